@@ -82,7 +82,8 @@ def test_the_scale_is_the_minimum_of_the_cross_entropy() -> None:
 def test_scores_that_tell_everything_or_nothing_get_a_finite_scale(sign: int) -> None:
     labels = np.arange(30) % 3
     scale = fit_scale(sign * (2 * np.eye(3)[labels] - 1), labels)
-    assert ridge.LEAST_SCALE <= scale < 10
+    assert 10**ridge.LEAST_POWER <= scale < 10
+    assert fit_scale(sign * 1e-6 * np.eye(3)[labels], labels) == 10.0 ** (3 * sign)
 
 
 def test_constant_features_and_a_class_of_one_image_do_no_harm() -> None:

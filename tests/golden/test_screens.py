@@ -63,7 +63,7 @@ bench ViT-16x1x1/4 --sizes 8 --minutes 0.01 --precision float32 --threads 1
 models ViT-Ti/16 ViT-Ti/16-gap BiT-R50x1 R50+ViT-B/16 --image-size 384 --num-classes 10
 starts vit-ti16-deit-in1k vit-ti16-augreg-in21k
 starts vit-s16-dinov3 vit-b16-mae-in1k
-starts run start nowhere vit-ti16-deit-in1k --try photos --shots 2 --seeds 3 --threads 1
+starts run start nowhere vit-ti16-deit-in1k --try photos --shots 2 --seeds 3
 starts run --minutes 3
 recipes
 completion tcsh
@@ -83,8 +83,8 @@ OF_RECIPES = ((r"^.*the paper's Table \d.*\n(?: {30,}.*\n)*", ""),)
 
 OF_HEADS = ((r"penalty [\d.]+, temperature [\d.]+", "penalty N, temperature N"),)
 """The start of a head in closed form has other weights each time."""
-OF_STARTS = ((r" +\S+ +\d+\.\d(?=  (?:not known|Apache))", "  TIMES"), (r"ms +min", "ms  min"))
-"""Masks of a tournament: milliseconds of an image and minutes, in two columns of the table."""
+OF_STARTS = ((r"(?<=e-05) +\S+(?=  not known)", "  TIME"), (r" +ms  licence", "  ms  licence"))
+"""Masks of a tournament: milliseconds of an image."""
 
 LENGTH = 72
 """The letters of the working folder's path: those of a temporary folder, and as many as are missing."""

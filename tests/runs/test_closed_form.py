@@ -71,16 +71,14 @@ def small_model(classes: int = 3, names: tuple[str, ...] = ("a", "b", "c")) -> I
 
 
 def write_model(folder: Path, images: LearnedImages) -> ImageModel:
-    model = small_model()
-    made = closed_form.with_head(model, refit(images, 3), images, ("a", "b", "c"))
-    closed_form.keep(folder, made, images, len(images))
+    closed_form.write_model(folder, small_model(), refit(images, 3), images, len(images))
     return loading.load(folder).model
 
 
 def test_a_model_and_its_images_are_read_as_they_were_written(tmp_path: Path) -> None:
     images = drawn(30, 3)
     model = write_model(tmp_path, images)
-    again = closed_form.read_images(tmp_path, model)
+    _, again = closed_form.read_model(tmp_path)
     assert again.rows.tobytes() == images.rows.tobytes() and (again.labels == images.labels).all()
     assert closed_form.difference_of(model, refit(again, 3)) == 0
     (change,) = again.record.changes
@@ -112,23 +110,23 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_file_of_images_is_refused(name: str, tmp_path: Path) -> None:
-    model = write_model(tmp_path, drawn(30, 3))
+    write_model(tmp_path, drawn(30, 3))
     damage, error = DAMAGES[name]
     arrays = load_file(tmp_path / closed_form.FILE)
     damage(arrays)
     save_file(arrays, tmp_path / closed_form.FILE)
     with pytest.raises(VitkitError, match=error):
-        closed_form.read_images(tmp_path, model)
+        closed_form.read_model(tmp_path)
 
 
 def test_images_of_another_head_and_of_none_are_refused(tmp_path: Path) -> None:
-    first = write_model(tmp_path / "first", drawn(30, 3))
-    second = write_model(tmp_path / "second", drawn(30, 3, seed=1))
+    write_model(tmp_path / "first", drawn(30, 3))
+    write_model(tmp_path / "second", drawn(30, 3, seed=1))
     (tmp_path / "first" / closed_form.FILE).replace(tmp_path / "second" / closed_form.FILE)
     with pytest.raises(VitkitError, match="belongs to another head"):
-        closed_form.read_images(tmp_path / "second", second)
+        closed_form.read_model(tmp_path / "second")
     with pytest.raises(VitkitError, match="--freeze backbone"):
-        closed_form.read_images(tmp_path / "first", first)
+        closed_form.read_model(tmp_path / "first")
 
 
 def test_images_that_the_backbone_was_trained_on_are_not_taken_out() -> None:

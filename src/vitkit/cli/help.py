@@ -132,7 +132,7 @@ Labels are ignored. Options left out suit the size of the images; --recipe maske
     "starts": HelpPage(
         "'vit-b16*'",
         "--try my_photos/ runs/a 'vit-s16*'  # which suits these images?",
-        options="--model --data --try --yes --minutes --commercial --shots --image-size --json",
+        options="--model --data --try --yes --minutes --shots --image-size --json",
         usage="[PATTERN...] [OPTIONS]",
     ),
     "train": HelpPage(

@@ -159,7 +159,7 @@ def main(arguments: list[str], verb: str) -> None:
             options.pop("task", None)
             folder = pretrain(**{**own, "objective": run.task}, **options)
         else:
-            folder = finetune(**own, ask=allows, **options)
+            folder = finetune(**own, ask=_allows, **options)
     if given.get("dry_run"):
         again = [argument for argument in typed if argument != "--dry-run"]
         again += [] if start or verb != "finetune" or "download" in given else ["--yes"]
@@ -202,7 +202,7 @@ def require_inputs(run: Run, given: Mapping[str, Any], resume: str | None = None
         model_config_of(run, num_classes=1)
 
 
-def allows(question: str) -> bool:
+def _allows(question: str) -> bool:
     """Whether the person at the terminal says yes; where there is no terminal, nobody does."""
     if not (streams.is_terminal(sys.stdin) and streams.is_terminal(sys.stderr)):
         return False

@@ -354,10 +354,9 @@ TRY_TEXT = (
     "folders, files, addresses, names or patterns; left out, the published starts on this disk and a small "
     "one of each family."
 )
-FETCH = replace(train.YES, text="fetch the starts to --try that are not on this disk, without asking.")
-SHARED = {"photos", "starts", "download"}
-"""Parameters of the job of --try that have an option of their own here, or a place."""
-TRYING = tuple(option for option in TRY.options if option.path not in SHARED)
+FETCH = replace(train.YES, text="fetch the starts to --try that are not on this disk.")
+# Photos, starts and download have an option of their own here, or a place.
+TRYING = (option for option in TRY.options if option.path not in {"photos", "starts", "download"})
 OF_TRY = (Option("--try", "photos", "DATA", TRY_TEXT, names_images=True), FETCH, *TRYING)
 
 
@@ -366,11 +365,9 @@ def _starts(arguments: list[str]) -> None:
     given = STARTS.parse(arguments)
     if "photos" in given:
         names = given.pop("patterns", ())
-        filters = {name: given.pop(name) for name in ("model", "data") if name in given}
-        if filters:
+        if filters := {name: given.pop(name) for name in ("model", "data") if name in given}:
             names = (*names, *(start.name for start in published.starts(**filters)))
-        # The job fetches what may be fetched, and leaves out the others.
-        console.print_result(TRY.call(given, starts=names, ask=train.allows), given)
+        console.print_result(TRY.call(given, starts=names), given)
         return
     if of_try := [option.name for option in OF_TRY if option.path in given]:
         raise VitkitError(f"{of_try[0]} belongs to --try DATA: give that too, or leave {of_try[0]} out.")
@@ -378,13 +375,9 @@ def _starts(arguments: list[str]) -> None:
     if not given.get("json"):
         print_starts(listed)
         return
-    records = [
-        asdict(start)
-        | {"source": [SOURCES[key] for key in start.source]}
-        | {"accuracy_source": SOURCES.get(start.accuracy_source, "")}
-        for start in listed
-    ]
-    console.print_json(records)
+    console.print_json(
+        [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in listed]
+    )
 
 
 STARTS = Verb("starts", "weights.published:starts", *OF_TRY, LONG, main=_starts)
@@ -401,15 +394,13 @@ def print_starts(listed: Sequence[PublishedStart]) -> None:
         "GFLOPs": [f"{start.gflops:,.1f}" for start in listed],
         "pixels": [str(start.image_size) for start in listed],
         "trained on": [start.data for start in listed],
-        "by": [start.training for start in listed],
         "classes": [f"{start.classes:,}" if start.classes else "no head" for start in listed],
-        "parameters": [f"{start.parameters:,}" for start in listed],
     }
     # A narrow terminal would break names: drop columns that repeat a part of a start's name or its size.
-    for spare in ("parameters", "by", "classes", "trained on", "pixels", "model"):
+    for spare in ("classes", "trained on", "pixels", "model"):
         if sum(max(map(len, (name, *cells))) + 2 for name, cells in columns.items()) - 2 > console.out.width:
             del columns[spare]
-    numbers = ("MB", "GFLOPs", "pixels", "classes", "parameters")
+    numbers = ("MB", "GFLOPs", "pixels", "classes")
     texts = [number for number, name in enumerate(columns) if name not in numbers]
     console.print_table(columns, zip(*columns.values(), strict=True), left=texts)
     for terms in dict.fromkeys(start.terms for start in listed):
@@ -427,7 +418,7 @@ def print_starts(listed: Sequence[PublishedStart]) -> None:
         lines.append(pinned_to if start.is_pinned else UNPINNED)
         lines += (f"published also as {address}" for address in start.other_addresses)
         if accuracy := _published_accuracy(start):
-            lines.append(f"ImageNet-1k: {accuracy}, according to {SOURCES[start.accuracy_source]}")
+            lines.append(f"ImageNet-1k: {accuracy}, according to {start.accuracy_source}")
         lines += (f"according to {SOURCES[key]}" for key in start.source)
         console.print_lines("\n" + "\n  ".join(lines))
     name = listed[0].name if len(listed) == 1 else "START"

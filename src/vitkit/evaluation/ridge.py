@@ -9,7 +9,6 @@ Shapes: N images, D features, K classes, R the rank, the smaller of N and D + 1.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,10 +26,9 @@ STD_EPS = 1e-5
 PENALTIES = tuple(4.0**power for power in range(-1, 10))
 """The penalties that are tried: a whitened feature of N images has the square N, so that these are weak and
 strong for tens of images and for a hundred thousand."""
-LEAST_SCALE, MOST_SCALE = 1e-3, 1e3
-"""Bounds of the factor of the scores, which lie between -1 and 1: from equal classes to certainty."""
-ITERATIONS = 50
-"""The most steps of Newton's method for that factor; six are usual, and halving the bracket takes 30."""
+LEAST_POWER, MOST_POWER = -3.0, 3.0
+"""Bounds of the factor of the scores, which lie between -1 and 1, as powers of 10: from equal classes to
+certainty."""
 
 
 def statistics(features: Floats) -> tuple[Floats, Floats]:
@@ -56,28 +54,21 @@ class Ridge:
     def __init__(self, features: Floats, labels: Integers, classes: int) -> None:
         self.mean, self.std = statistics(features)
         x = np.pad((features - self.mean) / self.std, ((0, 0), (0, 1)), constant_values=BIAS)  # (N, D + 1)
-        self.targets = np.full((len(labels), classes), -1.0)
-        self.targets[np.arange(len(labels)), labels] = 1.0
-        self._x = x
-        self._is_primal = x.shape[0] >= x.shape[1]
-        if self._is_primal:
+        self.targets = np.where(labels[:, None] == np.arange(classes), 1.0, -1.0)
+        # The hat matrix is U (F / (E + l2)) U', with U `_rotated`, F `_above` and E the eigenvalues.
+        if x.shape[0] >= x.shape[1]:
             self._eigenvalues, self._left = np.linalg.eigh(x.T @ x)  # (X'X + l2)^-1 X'Y
             self._right = self._left.T @ (x.T @ self.targets)
+            self._rotated, self._above = x @ self._left, np.ones_like(self._eigenvalues)
         else:
-            self._eigenvalues, self._vectors = np.linalg.eigh(x @ x.T)  # X' (XX' + l2)^-1 Y
-            self._left, self._right = x.T @ self._vectors, self._vectors.T @ self.targets
+            self._eigenvalues, self._rotated = np.linalg.eigh(x @ x.T)  # X' (XX' + l2)^-1 Y
+            self._left, self._right = x.T @ self._rotated, self._rotated.T @ self.targets
+            self._above = self._eigenvalues
 
     def weights(self, l2: float) -> Floats:
         """Return the weights `(D + 1, K)` of whitened features and of the constant, for a penalty."""
         weights: Floats = (self._left / (self._eigenvalues + l2)) @ self._right
         return weights
-
-    @cached_property
-    def _rotated(self) -> tuple[Floats, Floats]:
-        """Return U `(N, R)` and F `(R,)`: the hat matrix is U (F / (E + l2)) U', with E the eigenvalues."""
-        if self._is_primal:
-            return self._x @ self._left, np.ones_like(self._eigenvalues)
-        return self._vectors, self._eigenvalues
 
     def predictions_without(self, l2: float) -> Floats:
         """Predict each image `(N, K)` by the weights without it, for a penalty.
@@ -85,10 +76,9 @@ class Ridge:
         They are exact but for the whitening, which stays that of all images: to leave one out moves it by
         about 1/N.
         """
-        rotated, above = self._rotated
-        factor = above / (self._eigenvalues + l2)
-        leverage = (rotated**2 @ factor)[:, None]
-        fitted = (rotated * factor) @ self._right
+        factor = self._above / (self._eigenvalues + l2)
+        leverage = (self._rotated**2 @ factor)[:, None]
+        fitted = (self._rotated * factor) @ self._right
         # Below 1 with any penalty, but for rounding.
         without: Floats = (fitted - leverage * self.targets) / np.maximum(1 - leverage, 1e-9)
         return without
@@ -115,11 +105,6 @@ class RidgeHead:
         """The number of images whose class the head without them says."""
         return int((self.logits_without.argmax(1) == self.labels).sum())
 
-    @property
-    def cross_entropy(self) -> float:
-        """The mean cross entropy in nats of images that the head was solved without."""
-        return _cross_entropy(self.logits_without, self.labels)
-
 
 def solve_head(features: Floats, labels: Integers, classes: int) -> RidgeHead:
     """Solve a head, with the penalty and the temperature that suit images it was solved without.
@@ -140,15 +125,15 @@ def solve_head(features: Floats, labels: Integers, classes: int) -> RidgeHead:
             f"A classifier needs images of two classes, and {'one is' if classes else 'none are'} left."
         )
     ridge = Ridge(features.astype(np.float64), labels, classes)
-    best: tuple[float, float, float, Floats] | None = None
-    for l2 in PENALTIES:
+
+    def measure(l2: float) -> tuple[float, float, float]:
         scores = ridge.predictions_without(l2)
         scale = fit_scale(scores, labels)
-        loss = _cross_entropy(scale * scores, labels)
-        if best is None or loss <= best[0]:  # of equals the strongest, the simplest head
-            best = loss, l2, scale, scale * scores
-    assert best is not None
-    _, penalty, scale, without = best
+        return _cross_entropy(scale * scores, labels), -l2, scale
+
+    _, negative, scale = min(map(measure, PENALTIES))  # of equals the strongest, the simplest head
+    penalty = -negative
+    without = scale * ridge.predictions_without(penalty)
     solved = ridge.weights(penalty)  # (D + 1, K)
     weights = scale * solved[:-1].T / ridge.std
     bias = scale * BIAS * solved[-1] - weights @ ridge.mean[0]
@@ -166,25 +151,21 @@ def fit_scale(scores: Floats, labels: Integers) -> float:
         labels: `(N,)`
     """
     count, classes = scores.shape
-    smoothed = np.full(scores.shape, 1 / (count + classes))
-    smoothed[np.arange(count), labels] = (count + 1) / (count + classes)
-    expected = float((smoothed * scores).sum(1).mean())
-    # The cross entropy is convex in the factor, and its slope is the mean score under softmax less that of
-    # the targets.
-    low, high, scale = LEAST_SCALE, MOST_SCALE, 1.0
-    for _ in range(ITERATIONS):
-        probabilities = np.exp(scale * scores - _log_sum_exp(scale * scores)[:, None])
-        mean = (probabilities * scores).sum(1)
-        slope = float(mean.mean()) - expected
-        low, high = (low, scale) if slope > 0 else (scale, high)
-        curvature = float(((probabilities * scores**2).sum(1) - mean**2).mean())
-        following = scale - slope / curvature if curvature > 0 else 0.0
-        if not low < following < high:
-            following = (low * high) ** 0.5
-        if abs(following - scale) <= 1e-12 * scale:
-            break
-        scale = following
-    return scale
+    smoothed = np.where(labels[:, None] == np.arange(classes), count + 1, 1) / (count + classes)
+
+    def slope(power: float) -> float:
+        """Subtract the mean score of the targets from that under softmax, at the factor 10^power."""
+        logits = 10**power * scores
+        probabilities = np.exp(logits - _log_sum_exp(logits)[:, None])
+        return float(((probabilities - smoothed) * scores).sum(1).mean())
+
+    # The cross entropy is convex in the factor.
+    for bound, side in ((LEAST_POWER, 1), (MOST_POWER, -1)):
+        if side * slope(bound) >= 0:
+            return float(10**bound)
+    from scipy.optimize import brentq  # slow to import
+
+    return float(10 ** brentq(slope, LEAST_POWER, MOST_POWER))
 
 
 def _cross_entropy(logits: Floats, labels: Integers) -> float:

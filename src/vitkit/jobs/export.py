@@ -65,12 +65,10 @@ class Exported(Result):
     calibration: str | None
     """The images that int8 was calibrated on, as a phrase."""
     notes: tuple[str, ...]
-    """Remarks on the source, as `load_model` logs them."""
+    """Remarks on the source, as `load_model` logs them, and the licence of the published start that it is or
+    began from."""
     departures: tuple[str, ...]
     """Sentences on operations that the engine computes in another form than the model."""
-    licence: str
-    """The licence of the published start that the model is or began from; "not known" where none is on
-    record."""
 
     def summary(self) -> str:
         """Name the folder, the precision and the engine."""
@@ -82,7 +80,6 @@ class Exported(Result):
         rows += [("images", [f"calibrated on {self.calibration}"])] if self.calibration else []
         rows.append(("checked", [str(self.agreement)]))
         rows += (("note", [departure]) for departure in self.departures)
-        rows.append(("licence", [self.licence]))
         return (Section("", (Facts((*rows, ("to", [self.summary()]))),)),)
 
     def following(self) -> Sequence[str]:
@@ -174,8 +171,8 @@ def export(
         refuse_taken(out)
         folder.rename(out)
     departures = tuple(describe_gelu(model.config, precision))
-    notes = loaded.notes
-    return Exported(str(source), out, engine, precision, agreement, calibrated, notes, departures, licence)
+    notes = (*loaded.notes, f"licence {licence}")
+    return Exported(str(source), out, engine, precision, agreement, calibrated, notes, departures)
 
 
 def _own_images(model: ImageModel, listener: Listener) -> Read:

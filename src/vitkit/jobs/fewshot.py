@@ -1,6 +1,6 @@
 """Measure the few-shot accuracy of checkpoints: classes are learned from a few images by frozen features."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vitkit.analysis import figures
 from vitkit.config import write
 from vitkit.data import paths, sources
+from vitkit.data.config import Preprocessing
 from vitkit.durable import refuse_link
 from vitkit.errors import VitkitError
 from vitkit.evaluation import features
@@ -20,6 +21,7 @@ from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Learning, Metho
 from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models.config import Precision
+from vitkit.models.image_model import ImageModel
 from vitkit.report.template import write_page
 from vitkit.result import Block, Caption, Cell, Number, Plot, Result, Section, Table, Text, unreadable
 from vitkit.runs import machine, processes, trained_model
@@ -29,6 +31,7 @@ from vitkit.tasks.page import count_cell, fraction_cell
 from vitkit.text import distinct_ends, join_names, pluralize, without_places
 from vitkit.weights import format_names, model_card
 from vitkit.weights.files.download import cache_folder
+from vitkit.weights.loading import Identity
 from vitkit.weights.published import pretraining_images
 from vitkit.world import ALONE, World, prepared_together
 
@@ -290,22 +293,23 @@ def fewshot(
     with processes.lost_processes_explained(world):
         with prepared_together(world):
             place = machine.find_device(device)
-            models, trained_on, max_pixels = _identify(names, data, format_names.LoadOptions(**load))
-            opened = protocol.open_fewshot_data(data, trained_on, world)
+            options = format_names.LoadOptions(**load)
+            described = [
+                identify(*pair, data, options) for pair in zip(names, distinct_ends(names), strict=True)
+            ]
+            opened, max_pixels = open_shared(data, [identity for _, identity in described], world)
             for note in opened.data.notes:
                 listener.note(note)
         measured = []
-        for described in models:
+        for each, _ in described:
             with prepared_together(world):
-                model = load_model(described.start, **load).to(place)
-                rule = model_card.preprocessing_of(model)
-                rule = replace(rule, decode=replace(rule.decode, max_pixels=max_pixels))
+                model = load_model(each.start, **load).to(place)
+                rule = limited(model, max_pixels)
                 extractor = features.FeatureExtractor(model, rule, place, precision, batch_size, workers)
             # All processes learn from the same features, since they could only wait meanwhile, and need no
             # message for the result; one reports an error.
             with prepared_together(world):
-                decoded = opened.decoded_by(rule.decode)
-                measured.append(_measure(learning, described, decoded, extractor, cache, world, listener))
+                measured.append(measure(learning, each, opened, extractor, cache, listener, world))
     # All have the same shots and test images.
     result = replace(measured[0], models=tuple(each.models[0] for each in measured))
     for sentence in remarks(result):
@@ -354,78 +358,75 @@ def keep_fewshot(
     return []
 
 
-def _identify(
-    starts: Sequence[str], data: str, load: format_names.LoadOptions
-) -> tuple[list[FewShotModel], list[model_card.TrainingData], int]:
-    """Describe the checkpoints, before time is spent on any.
-
-    Returns:
-        Their descriptions, without scores; the records of the images that they were trained on; and the most
-        pixels of an image that all of them read.
+def identify(
+    start: str, name: str, data: str, load: format_names.LoadOptions
+) -> tuple[FewShotModel, Identity]:
+    """Describe a checkpoint, without scores, before time is spent on any.
 
     Raises:
-        VitkitError: one cannot be loaded, or has no pooling.
+        VitkitError: it cannot be loaded, or has no pooling.
     """
-    models, trained_on, max_pixels = [], [], []
-    for start, name in zip(starts, distinct_ends(starts), strict=True):
-        identity = identify_any(start, load)
-        card, config = identity.card, identity.config
-        reason = features.explain_no_features(config)
-        if reason:
-            raise VitkitError(f"{start} {reason}.")
-        same = trained_model.is_training_data(card, data)
+    identity = identify_any(start, load)
+    card, config = identity.card, identity.config
+    if reason := features.explain_no_features(config):
+        raise VitkitError(f"{start} {reason}.")
+    same, images = trained_model.is_training_data(card, data), pretraining_images(start, card)
+    return FewShotModel(start, name, 0, same, (), card.name or config.family, images), identity
+
+
+def open_shared(
+    data: str, identities: Sequence[Identity], world: World = ALONE
+) -> tuple[protocol.FewShotData, int]:
+    """Open images for several checkpoints; return the most pixels of an image that all of them read, too.
+
+    An image that is too large for a checkpoint is left out for all: the shots must be the same.
+    """
+    trained_on, max_pixels = [], []
+    for card, config in ((identity.card, identity.config) for identity in identities):
         if card.data is not None:  # these images may have been moved since
+            same = trained_model.is_training_data(card, data)
             trained_on.append(replace(card.data, spec=paths.absolute_spec(data)) if same else card.data)
-        images = pretraining_images(start, card)
-        models.append(FewShotModel(start, name, 0, same, (), card.name or config.family, images))
         max_pixels.append(model_card.fit_preprocessing(card.preprocessing, config).decode.max_pixels)
-    # An image that is too large for a checkpoint is left out for all: the shots must be the same.
-    return models, trained_on, min(max_pixels)
+    return protocol.open_fewshot_data(data, trained_on, world), min(max_pixels, default=0)
 
 
-def compute_features(
-    extractor: features.FeatureExtractor,
-    name: str,
-    cached: bool,
-    listener: Listener,
-    world: World = ALONE,
-    before: Callable[[int, str], None] = lambda images, which: None,
-) -> protocol.ComputeFeatures:
-    """Return the function that computes the features of images, or takes stored ones.
-
-    Args:
-        extractor: computes them.
-        name: the checkpoint, for progress.
-        cached: whether stored features are used, and features stored.
-        listener: hears the progress.
-        world: the processes that compute them together.
-        before: called with the number of images and their split before features are computed.
-    """
-    cache = features.FeatureCache(cache_folder() / "features", listener.note) if cached else None
-    fingerprint = extractor.fingerprint() if cached else ""
-
-    def compute(samples: sources.Samples, indices: NDArray[np.int64], which: str) -> features.Features:
-        def anew() -> features.Features:
-            before(len(indices), which)
-            with listener.progress(f"features of {which}, {name}", len(indices)) as progress:
-                return extractor.compute(samples, indices, progress, world)
-
-        return features.cached_features(fingerprint, samples, indices, cache, anew, world)
-
-    return compute
+def limited(model: ImageModel, max_pixels: int) -> Preprocessing:
+    """Return a model's preprocessing, for images with so many pixels at most."""
+    rule = model_card.preprocessing_of(model)
+    return replace(rule, decode=replace(rule.decode, max_pixels=max_pixels))
 
 
-def _measure(
+def measure(
     learning: Learning,
     model: FewShotModel,
     data: protocol.FewShotData,
     extractor: features.FeatureExtractor,
     cached: bool,
-    world: World,
     listener: Listener,
+    world: World = ALONE,
 ) -> FewShot:
-    """Measure a checkpoint."""
-    compute = compute_features(extractor, model.name, cached, listener, world)
+    """Measure a checkpoint.
+
+    Args:
+        learning: the ways to learn.
+        model: its description.
+        data: the images.
+        extractor: computes its features.
+        cached: whether stored features are used, and features stored.
+        listener: hears the progress.
+        world: the processes that compute them together.
+    """
+    data = data.decoded_by(extractor.preprocessing.decode)
+    cache = features.FeatureCache(cache_folder() / "features", listener.note) if cached else None
+    fingerprint = extractor.fingerprint() if cached else ""
+
+    def compute(samples: sources.Samples, indices: NDArray[np.int64], which: str) -> features.Features:
+        def anew() -> features.Features:
+            with listener.progress(f"features of {which}, {model.name}", len(indices)) as progress:
+                return extractor.compute(samples, indices, progress, world)
+
+        return features.cached_features(fingerprint, samples, indices, cache, anew, world)
+
     measured = protocol.measure_data(data, learning, compute, listener, model.name)
     lost, test, computed = measured.unreadable, measured.test, measured.computed
     rejects = {data.pool.key(index): reason for index, reason in lost.items()}

@@ -359,9 +359,8 @@ def _with_closed_form(run: Run, options: Mapping[str, Any]) -> Mapping[str, Any]
     """
     paths = options_of(run)
     given = {paths.get(name.replace("_", "-"), name): name for name in options}
-    if run.optimizer.freeze != "backbone" or run.task != "classification":
-        return options
-    if given.get("start.head") and run.start.head != "ridge":
+    is_other = "start.head" in given and run.start.head != "ridge"
+    if is_other or run.optimizer.freeze != "backbone" or run.task != "classification":
         return options
     of_training = ("optimizer.", "augmentation.", "objective.")
     idle = [name for path, name in given.items() if path in LENGTH or path.startswith(of_training)]
@@ -370,7 +369,7 @@ def _with_closed_form(run: Run, options: Mapping[str, Any]) -> Mapping[str, Any]
             f"--freeze backbone solves the head in closed form, without steps: leave {join_names(idle)} out; "
             "or add --head new, which trains the head by gradient descent."
         )
-    return {**options, "start.head": "ridge"} if "start.head" not in given else options
+    return options if "start.head" in given else {**options, "start.head": "ridge"}
 
 
 def _fitted_run(

@@ -249,11 +249,8 @@ def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> 
     run, data, train = plan.run, parts.data, parts.data.splits["train"]
     backbone, unseen = closed_form.backbone_images(plan.start or find_start(run.start), listener)
     workers = worker_count(train, run.loading)
-    extract = partial(closed_form.make_extractor, parts.model, parts.device, workers)
-    images, rejects, twice = closed_form.compute_images(train, extract, listener)
+    images, rejects = closed_form.compute_images(train, parts.model, parts.device, workers, listener)
     parts.rejects.of_split["train"].update(rejects)
-    if twice:
-        listener.warn(closed_form.describe_twice(twice))
     counts = zip(data.class_names, images.counts(len(data.class_names)), strict=True)
     if empty := [name for name, count in counts if not count]:
         raise VitkitError(
@@ -262,11 +259,12 @@ def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> 
         )
     images = replace(images, backbone=backbone, record=closed_form.Record(unseen=unseen))
     head = closed_form.refit(images, len(data.class_names))
-    unsure = Levels((None,) * len(tree_levels(data.class_names))) if run.splits.levels else None
-    parts.model.card = replace(card_of(parts.model), levels=unsure)
-    model = closed_form.with_head(parts.model, head, images, data.class_names)
-    closed_form.keep(parts.folder, model, images, len(images))
-    listener.show([("head", [closed_form.describe_head(head, len(images))])])
+    levels = Levels((None,) * len(tree_levels(data.class_names))) if run.splits.levels else None
+    parts.model.card = replace(card_of(parts.model), class_names=data.class_names, levels=levels)
+    model, _ = closed_form.write_model(parts.folder, parts.model, head, images, len(images))
+    right = f"left out in turn, {head.right / len(images):.2%} are right"
+    chosen = f"penalty {head.penalty:g}, temperature {1 / head.scale:.3g}"
+    listener.show([("head", [f"of {pluralize(len(images), 'image')}; {right}; {chosen}"])])
     if lines := answering_of(model.card).describe_levels(model.card):
         listener.show([("levels", lines)])
     if model.card.refusal is not None:

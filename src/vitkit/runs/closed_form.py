@@ -13,7 +13,7 @@ Pictures are in no file: a removal needs a photo's hash, which whoever has the p
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +27,7 @@ from threadpoolctl import threadpool_limits
 from vitkit._version import __version__
 from vitkit.config import Count, from_json, to_json
 from vitkit.data.layouts.repeats import bytes_digest
+from vitkit.data.listing import class_numbers
 from vitkit.data.sources import Samples
 from vitkit.durable import json_bytes, parse_json, replace_file
 from vitkit.errors import VitkitError
@@ -56,6 +57,7 @@ TOLERANCE = 1e-5
 and another processor's last digits add to that."""
 
 Hashes = NDArray[np.uint8]
+NOTHING: Hashes = np.zeros((0, 32), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,10 @@ class LearnedImages:
         counts: list[int] = np.bincount(self.labels, minlength=classes).tolist()
         return counts
 
+    def classes_by_hash(self) -> dict[bytes, int]:
+        """Return the number of each image's class by its hash."""
+        return dict(zip(as_keys(self.hashes).tolist(), self.labels.tolist(), strict=True))
+
     def hash(self, class_names: Sequence[str]) -> str:
         """Hash the set of images with their classes by name."""
         digest = hashlib.sha256()
@@ -116,16 +122,21 @@ class LearnedImages:
 
     def add(self, others: "LearnedImages") -> "LearnedImages":
         """Return these images and others, in the order of the hashes."""
-        rows = np.concatenate([self.rows, others.rows])
-        hashes = np.concatenate([self.hashes, others.hashes])
-        labels = np.concatenate([self.labels, others.labels])
-        return replace(self, rows=rows, hashes=hashes, labels=labels).take(np.argsort(as_keys(hashes)))
+        names = ("rows", "hashes", "labels")
+        arrays: Any = {name: np.concatenate([getattr(self, name), getattr(others, name)]) for name in names}
+        both = replace(self, **arrays)
+        return both.take(np.argsort(as_keys(both.hashes)))
 
 
 def as_keys(hashes: Hashes) -> NDArray[np.void]:
     """View hashes `(N, 32)` as N values that are compared and sorted whole, as bytes."""
     keys: NDArray[np.void] = np.ascontiguousarray(hashes).view("V32").reshape(-1)
     return keys
+
+
+def as_hashes(keys: Sequence[bytes]) -> Hashes:
+    """Put hashes into an array `(N, 32)`."""
+    return np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 32)
 
 
 def refit(images: LearnedImages, classes: int) -> RidgeHead:
@@ -141,72 +152,74 @@ def refit(images: LearnedImages, classes: int) -> RidgeHead:
         return solve_head(images.rows, images.labels, classes)
 
 
-def make_extractor(model: ImageModel, device: torch.device, workers: int = 0) -> FeatureExtractor:
-    """Prepare a model to compute features that depend on nothing but the image and the machine: in float32,
-    and always of a batch of one size."""
-    model.to(device).eval()
-    machine.prepare(model, "float32", False, "evaluation", machine.hash_weights(model))
-    return FeatureExtractor(model, preprocessing_of(model), device, "float32", BATCH, workers)
-
-
 def compute_images(
     samples: Samples,
-    extractor: Callable[[], FeatureExtractor],
+    model: ImageModel,
+    device: torch.device,
+    workers: int,
     listener: Listener,
-    without: Mapping[bytes, int] | None = None,
-) -> tuple[LearnedImages, dict[str, str], list[str]]:
-    """Hash images and compute their features, each once.
+    others: LearnedImages | None = None,
+) -> tuple[LearnedImages, dict[str, str]]:
+    """Hash images and compute their features, each once; an image in two classes is left out of both.
+
+    Features depend on nothing but the image and the machine: they are computed in float32, and always of a
+    batch of one size.
 
     Args:
         samples: with a class each.
-        extractor: makes what computes features; it is not called where no image is new.
-        listener: hears the progress.
-        without: the classes of images that are in already, by hash: they are passed over.
+        model: computes the features.
+        device: where.
+        workers: processes that decode images.
+        listener: hears the progress, and the names of images in two classes.
+        others: images that are in already, which are passed over.
 
     Returns:
-        The images; name and reason of each that cannot be read; and the names of images that are there in
-        two classes, none of which is taken.
+        The images; name and reason of each that cannot be read.
 
     Raises:
         VitkitError: an image is in already under another class.
     """
-    first, rejects = dict[bytes, int](), dict[str, str]()
-    classes: dict[bytes, set[int]] = {}
-    with listener.progress("hashing images", len(samples)) as progress:
-        for index, label in enumerate(samples.labels.tolist()):
-            digest = bytes_digest(samples, index)
-            progress(index + 1)
-            if digest is None:
-                rejects[samples.key(index)] = "the file cannot be read"
-                continue
-            first.setdefault(digest, index)
-            classes.setdefault(digest, set()).add(label)
-    twice = [samples.key(first[digest]) for digest, labels in classes.items() if len(labels) > 1]
-    present = without or {}
-    if moved := [key for key, labels in classes.items() if not {present.get(key)} <= {None, *labels}]:
+    copies, rejects, labels = dict[bytes, list[int]](), dict[str, str](), class_numbers(samples.labels)
+    for index, digest in enumerate(_hash_images(samples, listener)):
+        if digest is None:
+            rejects[samples.key(index)] = "the file cannot be read"
+        else:
+            copies.setdefault(digest, []).append(index)
+    classes = {key: set(labels[indices].tolist()) for key, indices in copies.items()}
+    present = {} if others is None else others.classes_by_hash()
+    if moved := [key for key, those in classes.items() if not {present.get(key)} <= {None, *those}]:
         raise VitkitError(
             f"{pluralize(len(moved), 'image is', 'images are')} in already under another class, the first "
-            f"{samples.key(first[moved[0]])}. To move images to another class, take them out in the same "
+            f"{samples.key(copies[moved[0]][0])}. To move images to another class, take them out in the same "
             "command: --without with their files."
         )
-    new = sorted(key for key, labels in classes.items() if len(labels) == 1 and key not in present)
-    indices = np.array([first[key] for key in new], dtype=np.int64)
-    rows, readable = np.zeros((0, 0), np.float32), np.zeros(0, bool)
-    if len(indices):
+    if twice := [samples.key(copies[key][0]) for key, those in classes.items() if len(those) > 1]:
+        images = pluralize(len(twice), "image")
+        listener.warn(f"{images} in two classes, left out of both: {join_names(twice[:5])}.")
+    new = sorted(key for key, those in classes.items() if len(those) == 1 and key not in present)
+    indices = np.array([copies[key][0] for key in new], np.int64)
+    rows, readable = np.zeros((0, model.state_dict()["head.weight"].shape[1]), np.float32), np.zeros(0, bool)
+    if new:
+        model.to(device).eval()
+        machine.prepare(model, "float32", False, "evaluation", machine.hash_weights(model))
+        extractor = FeatureExtractor(model, preprocessing_of(model), device, "float32", BATCH, workers)
         # Filled up to whole batches, so that no row is of a shorter one.
         filled = np.concatenate([indices, np.repeat(indices[:1], -len(indices) % BATCH)])
         with listener.progress("features", len(filled)) as progress:
-            computed = extractor().compute(samples, filled, progress)
-        readable = computed.readable[: len(indices)]
+            computed = extractor.compute(samples, filled, progress)
+        readable = computed.readable[: len(new)]
         rows = computed.rows[: int(readable.sum())]
-        bad = np.flatnonzero(~readable).tolist()
-        rejects |= {
-            samples.key(int(indices[i])): reason for i, reason in zip(bad, computed.reasons, strict=False)
-        }
-    hashes = np.frombuffer(b"".join(new), np.uint8).reshape(-1, 32)[readable]
-    labels = np.array([next(iter(classes[key])) for key in new], np.int64)[readable]
-    nothing = np.zeros((0, 32), np.uint8)
-    return LearnedImages(rows, hashes, labels, nothing), rejects, twice
+        bad = indices[~readable].tolist()
+        rejects |= {samples.key(index): reason for index, reason in zip(bad, computed.reasons, strict=False)}
+    return LearnedImages(rows, as_hashes(new)[readable], labels[indices][readable], NOTHING), rejects
+
+
+def _hash_images(samples: Samples, listener: Listener) -> Iterator[bytes | None]:
+    """Hash each image; None where it cannot be read."""
+    with listener.progress("hashing images", len(samples)) as progress:
+        for index in range(len(samples)):
+            yield bytes_digest(samples, index)
+            progress(index + 1)
 
 
 def backbone_images(model: Described, listener: Listener) -> tuple[Hashes, tuple[str, ...]]:
@@ -219,14 +232,11 @@ def backbone_images(model: Described, listener: Listener) -> tuple[Hashes, tuple
     Returns:
         The hashes of these images, and the names of data that cannot be looked at.
     """
-    card, hashes, unseen = card_of(model), list[bytes](), list[str]()
+    card, hashes, unseen = card_of(model), set[bytes](), list[str]()
     if card.data is not None and HEAD not in card.origin:  # else its head alone was trained on that data
         try:
             train = trained_model.open_model_data(model).splits["train"]
-            with listener.progress("hashing the start's images", len(train)) as progress:
-                for index in range(len(train)):
-                    hashes.append(bytes_digest(train, index) or bytes(32))
-                    progress(index + 1)
+            hashes = {digest or bytes(32) for digest in _hash_images(train, listener)}
         except (VitkitError, OSError):
             unseen.append(card.data.name)
     before = card.origin.get("start")
@@ -235,15 +245,13 @@ def backbone_images(model: Described, listener: Listener) -> tuple[Hashes, tuple
         if name is not None and HEAD not in before and before["data"] != to_json(card.data):
             unseen.append(str(name))
         before = before.get("start")
-    trained_on = np.frombuffer(b"".join(sorted(set(hashes))), np.uint8).reshape(-1, 32)
-    return trained_on, tuple(unseen)
+    return as_hashes(sorted(hashes)), tuple(unseen)
 
 
-def with_head(
-    model: ImageModel, head: RidgeHead, images: LearnedImages, class_names: Sequence[str]
-) -> ImageModel:
+def _with_head(model: ImageModel, head: RidgeHead, images: LearnedImages) -> ImageModel:
     """Return a model with another head, `Novelty` and card, and the same backbone; `model` is used up."""
-    card, config = card_of(model), replace(model.config, num_classes=len(class_names))
+    card, class_names = card_of(model), model.card.class_names
+    config = replace(model.config, num_classes=len(class_names))
     tensors = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
     weights, bias = (torch.from_numpy(part.astype(np.float32)) for part in (head.weights, head.bias))
     tensors |= {"head.weight": weights, "head.bias": bias}
@@ -266,7 +274,7 @@ def with_head(
         # Every so many: the order of the hashes says nothing of the images.
         some = calibrated.scores[:: -(-len(images) // MOST_HELD_OUT)]
         refuses = Refusal("train", tuple(np.sort(some).tolist()))
-    made.card = replace(card, class_names=tuple(class_names), origin=origin, refusal=refuses)
+    made.card = replace(card, origin=origin, refusal=refuses)
     if card.levels is not None:
         logits = head.logits_without.astype(np.float32)
         made.card, _ = answering_of(made.card).learn_levels(logits, images.labels, made.card, "train")
@@ -291,99 +299,87 @@ def difference_of(model: ImageModel, head: RidgeHead) -> float:
     return float(np.abs(_stored(model) - solution).max() / np.abs(solution).max())
 
 
-def keep(
+def write_model(
     folder: Path,
     model: ImageModel,
+    head: RidgeHead,
     images: LearnedImages,
     added: int,
-    removed: Hashes | None = None,
-    replaces: bool = False,
-) -> LearnedImages:
-    """Write a model and the images of its head into a folder, together where it replaces another.
+    removed: Hashes = NOTHING,
+) -> tuple[ImageModel, LearnedImages]:
+    """Write a model with another head and the images of that into a folder, together where it replaces
+    another.
 
     Args:
         folder: locked, or new.
-        model: with its head and card.
-        images: what the head was solved from, with the record of the former ones.
+        model: the backbone, and the card with the new class names; it is used up.
+        head: its new head.
+        images: what that was solved from, with the record of the former ones.
         added: the number of images that are new.
         removed: the hashes of images that were taken out.
-        replaces: whether the folder holds a model with its images, which stays until the new one is whole.
 
     Returns:
-        The images with their record.
+        The new model, and the images with their record.
     """
-    out = () if removed is None else tuple(row.tobytes().hex() for row in removed)
+    model = _with_head(model, head, images)
+    out = tuple(row.tobytes().hex() for row in removed)
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     change = Change(now, added, out, len(images), images.hash(model.card.class_names))
     record = replace(images.record, head=head_hash(model), changes=(*images.record.changes, change))
-    images = replace(images, record=record)
     arrays = {name: getattr(images, name) for name in ("rows", "hashes", "labels", "backbone")}
     arrays["record"] = np.frombuffer(json_bytes(to_json(record)), np.uint8)
     chunks = safetensors_chunks({name: torch.from_numpy(part.copy()) for name, part in arrays.items()})
-    if replaces:
+    if (folder / "model.json").exists():
         replace_native(model, folder, {FILE: chunks})
     else:  # a model that is there is whole only beside its images
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / FILE, chunks)
         loading.save_model(model, folder)
-    return images
+    return model, replace(images, record=record)
 
 
-def read_images(folder: Path, model: ImageModel) -> LearnedImages:
-    """Read what the head of the model in a folder was solved from, which anybody may have made.
+def read_model(folder: Path) -> tuple[ImageModel, LearnedImages]:
+    """Read the model in a folder, and what its head was solved from, which anybody may have made.
 
     Raises:
-        VitkitError: there is no such file, it is damaged, or it belongs to another head.
+        VitkitError: there are no such images, they are damaged, or they belong to another head.
     """
     present = [path for path in (folder / FILE, waiting(folder / FILE)) if path.is_file()]
     if not present:
         raise VitkitError(
-            f"{folder} has no {FILE}: its head was trained by gradient descent, or its images were left "
-            "behind, so that none can be added or taken out. Make a model that can: vitkit finetune "
-            f"{folder} DATA --freeze backbone."
+            f"{folder} has no {FILE}: it is no folder of a model, its head was trained by gradient descent, "
+            "or its images were left behind, so that none can be added or taken out. Make a model that can: "
+            "vitkit finetune START DATA --freeze backbone."
         )
+    model = loading.load(folder).model
+    classes, width = model.state_dict()["head.weight"].shape
+    hashes, of_image = ("uint8", (32,)), {"rows": ("float32", (width,)), "labels": ("int64", ())}
+    of_image["hashes"] = hashes
     for path in present:  # while a model is replaced, its images are in one of two places
-        images = _read(path, model.state_dict()["head.weight"].shape[1])
-        if images.record.head == head_hash(model):
-            _require_sound(path, images, model.config.num_classes)
-            return images
+        arrays = {name: tensor.numpy() for name, tensor in read_safetensors(path).items()}
+        kinds = {name: (each.dtype.name, each.shape[1:]) for name, each in arrays.items() if each.ndim}
+        damage = [f"other shapes or types than arrays of images with {width} features"]
+        is_whole = kinds == {**of_image, "backbone": hashes, "record": ("uint8", ())}
+        if is_whole and len({len(arrays[name]) for name in of_image}) == 1:
+            record = from_json(Record, parse_json(arrays.pop("record").tobytes(), path), str(path))
+            if record.head != head_hash(model):
+                continue
+            images = LearnedImages(**arrays, record=record)
+            keys, labels = as_keys(images.hashes), images.labels
+            problems = {
+                "labels that are no class of the model": ((labels < 0) | (labels >= classes)).any(),
+                "features that are not finite": not np.isfinite(images.rows).all(),
+                "hashes out of order, or twice": not np.array_equal(np.unique(keys), keys),
+                "a class without images": len(np.unique(labels)) < classes,
+            }
+            damage = [problem for problem, is_there in problems.items() if is_there]
+            if not damage:
+                return model, images
+        raise VitkitError(f"{path} is damaged: it has {join_names(damage)}. Put the original file back.")
     raise VitkitError(
         f"{folder / FILE} belongs to another head than model.safetensors beside it. Put back both from the "
         "same copy."
     )
-
-
-def _read(path: Path, width: int) -> LearnedImages:
-    """Read the arrays of a file of features of `width` numbers an image, and compare their shapes."""
-    arrays = {name: tensor.numpy() for name, tensor in read_safetensors(path).items()}
-    kinds = {name: (each.dtype.name, each.shape[1:] if each.ndim else None) for name, each in arrays.items()}
-    hashes, numbers = ("uint8", (32,)), ("uint8", ())
-    of_image = {"rows": ("float32", (width,)), "hashes": hashes, "labels": ("int64", ())}
-    is_whole = kinds == {**of_image, "backbone": hashes, "record": numbers}
-    if not is_whole or len({len(arrays[name]) for name in of_image}) > 1:
-        raise VitkitError(
-            f"{path} is damaged: expected rows (N, {width}) float32, hashes (N, 32) uint8, labels (N,) "
-            f"int64, backbone (M, 32) uint8 and record, found {', '.join(sorted(arrays)) or 'nothing'} in "
-            "other shapes or types. Put the original file back."
-        )
-    record = from_json(Record, parse_json(arrays.pop("record").tobytes(), path), str(path))
-    return LearnedImages(**arrays, record=record)
-
-
-def _require_sound(path: Path, images: LearnedImages, classes: int) -> None:
-    """Refuse arrays whose numbers no head of so many classes was solved from."""
-    keys = as_keys(images.hashes)
-    problems = {
-        "labels that are no class of the model": bool(
-            ((images.labels < 0) | (images.labels >= classes)).any()
-        ),
-        "features that are not finite": not np.isfinite(images.rows).all(),
-        "hashes out of order, or twice": not (np.sort(keys) == keys).all()
-        or len(np.unique(keys)) < len(keys),
-        "a class without images": len(np.unique(images.labels)) < classes,
-    }
-    if wrong := [problem for problem, is_there in problems.items() if is_there]:
-        raise VitkitError(f"{path} is damaged: it has {join_names(wrong)}. Put the original file back.")
 
 
 def require_removable(images: LearnedImages, rows: NDArray[np.bool_]) -> None:
@@ -420,20 +416,4 @@ def is_complete(folder: Path) -> bool:
     """
     if not (folder / "model.json").exists():
         return False
-    changes = read_images(folder, loading.load(folder).model).record.changes
-    return len(changes) > 1 or (folder / "report.html").exists()
-
-
-def describe_twice(twice: Sequence[str]) -> str:
-    """Name the first of the images that are there in two classes."""
-    return (
-        f"{pluralize(len(twice), 'image')} in two classes, left out of both: {join_names(list(twice[:5]))}."
-    )
-
-
-def describe_head(head: RidgeHead, images: int) -> str:
-    """Describe a solved head in a line."""
-    return (
-        f"of {pluralize(images, 'image')}; left out in turn, {head.right / images:.2%} are right; penalty "
-        f"{head.penalty:g}, temperature {1 / head.scale:.3g}"
-    )
+    return len(read_model(folder)[1].record.changes) > 1 or (folder / "report.html").exists()

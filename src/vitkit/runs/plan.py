@@ -398,12 +398,9 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     threads = pluralize(torch.get_num_threads(), "thread")
     device = ("device", [f"{plan.device}, {model.chosen.precision}, {threads}"])
     if run.start.head == "ridge":
-        learns = [
-            "the head alone, by ridge regression on the frozen backbone's features, in closed form",
-            "penalty and temperature: by leaving out each image in turn, so that none is held out",
-        ]
         device = ("device", [f"{plan.device}, float32, {threads}"])
-        return [*rows, ("model", described), ("learns", learns), device, ("folder", [str(folder)])]
+        rows += (("model", described), ("learns", ["the head alone, by ridge regression, in closed form"]))
+        return [*rows, device, ("folder", [str(folder)])]
     warmup = optimizer.warmup_steps
     if warmup > steps / 2:
         described.append(f"! {warmup} of {steps} steps are warm-up: lower --warmup-steps or add steps")

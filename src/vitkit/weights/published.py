@@ -92,7 +92,7 @@ class PublishedStart:
     accuracy_by: str
     """How it was measured: own head, linear (a probe), fine-tuned (another file), zero-shot."""
     accuracy_source: str
-    """The key of `SOURCES` of the accuracy."""
+    """The public file of `SOURCES` that has the accuracy; "" where there is none."""
     source: tuple[str, ...]
     """Keys of `SOURCES`."""
     addresses: tuple[str, ...]
@@ -120,7 +120,7 @@ class PublishedStart:
     @property
     def terms(self) -> str:
         """Describe the licence: "Apache-2.0 (commercial use allowed)"."""
-        return describe_licence(self.licence)
+        return self.licence + (f" ({LICENCE_TERMS[self.licence]})" if self.licence in LICENCE_TERMS else "")
 
     @property
     def is_pinned(self) -> bool:
@@ -165,12 +165,6 @@ def starts(*patterns: str, model: str | None = None, data: str | None = None) ->
         matching = exact or [name for name in sets if letters in _letters(name)]
         listed = _with_values("data", listed, data, matching)
     return listed
-
-
-def describe_licence(licence: str) -> str:
-    """Describe a licence with what it allows; "licence not known" where there is none."""
-    terms = LICENCE_TERMS.get(licence)
-    return (licence or "licence not known") + (f" ({terms})" if terms else "")
 
 
 def default_starts() -> tuple[PublishedStart, ...]:
@@ -234,6 +228,7 @@ def table() -> tuple[PublishedStart, ...]:
         row["original_mib"] = int(row["original_mib"]) if row["original_mib"] else None
         row["gflops"] = float(row["gflops"])
         row["accuracy"] = float(row["accuracy"]) if row["accuracy"] else None
+        row["accuracy_source"] = row["accuracy_source"] and SOURCES[row["accuracy_source"]]
     return tuple(PublishedStart(**row) for row in rows)
 
 
@@ -276,26 +271,16 @@ def pretraining_images(start: str | Path, card: ModelCard) -> int | None:
     return None
 
 
-def find_published_origin(start: str | Path, card: ModelCard) -> PublishedStart | None:
-    """Find the published checkpoint that a model is or began from, however many runs ago; None if unknown.
+def describe_origin_licence(start: str | Path, card: ModelCard) -> str:
+    """Describe the licence of the published checkpoint that a model is or began from, however many runs ago,
+    and name that; "" where none is on record.
 
     Args:
         start: the path, the address or the name that the model was loaded by.
         card: its card.
     """
     origins = (_find_published(name) for name, _ in _ancestors(start, card))
-    return next((published for published in origins if published is not None), None)
-
-
-def describe_origin_licence(start: str | Path, card: ModelCard) -> str:
-    """Describe the licence of the published checkpoint that a model is or began from, and name that; "" where
-    none is on record.
-
-    Args:
-        start, card: as for `find_published_origin`.
-    """
-    origin = find_published_origin(start, card)
-    return "" if origin is None else f"{origin.terms}, of {origin.name}"
+    return next((f"{origin.terms}, of {origin.name}" for origin in origins if origin is not None), "")
 
 
 def _ancestors(start: str | Path, card: ModelCard) -> Iterator[tuple[str, Mapping[str, Any]]]:

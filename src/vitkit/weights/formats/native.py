@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from vitkit.config import from_json, to_json, write
 from vitkit.durable import remove_leftovers, replace_file, sync_folder
 from vitkit.errors import VitkitError
@@ -66,15 +64,15 @@ def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
     loading says so.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    weights = write_hashed(folder / "model.safetensors", safetensors_chunks(_tensors(model)))
-    write(folder / "model.json", {**describe(model), "weights": to_json(weights)})
+    write(folder / "model.json", _write_weights(model, folder / "model.safetensors"))
     return folder
 
 
-def _tensors(model: ImageModel) -> dict[str, Tensor]:
-    """Return a model's parameters and, by names of their own, what its `Novelty` is made of."""
+def _write_weights(model: ImageModel, path: Path) -> dict[str, Any]:
+    """Write a model's parameters and, by names of their own, what its `Novelty` is made of; describe both."""
     novelty = {} if model.novelty is None else model.novelty.tensors()
-    return model.state_dict() | {f"{NOVELTY}{name}": tensor for name, tensor in novelty.items()}
+    tensors = model.state_dict() | {f"{NOVELTY}{name}": tensor for name, tensor in novelty.items()}
+    return {**describe(model), "weights": to_json(write_hashed(path, safetensors_chunks(tensors)))}
 
 
 NEXT = "next"
@@ -101,8 +99,7 @@ def replace_native(
     description, weights = folder / "model.json", folder / "model.safetensors"
     for name, chunks in files.items():
         replace_file(waiting(folder / name), chunks)
-    checksum = write_hashed(waiting(weights), safetensors_chunks(_tensors(model)))
-    described = {**describe(model), "weights": to_json(checksum)}
+    described = _write_weights(model, waiting(weights))
     write(description, {**read_json_object(description), NEXT: described})
     waiting(weights).replace(weights)
     sync_folder(folder)
