@@ -83,8 +83,11 @@ OF_RECIPES = ((r"^.*the paper's Table \d.*\n(?: {30,}.*\n)*", ""),)
 
 OF_HEADS = ((r"penalty [\d.]+, temperature [\d.]+", "penalty N, temperature N"),)
 """The start of a head in closed form has other weights each time."""
-OF_STARTS = ((r"(?<=e-05) +\S+(?=  not known)", "  TIME"), (r" +ms  licence", "  ms  licence"))
-"""Masks of a tournament: milliseconds of an image."""
+OF_STARTS = (
+    (r"(?<=e-05) +\S+ +\S+(?=  not known)", "  TIMES"),
+    (r" +ms +min  licence", "  ms  min  licence"),
+)
+"""Masks of a tournament: milliseconds of an image, and minutes."""
 
 LENGTH = 72
 """The letters of the working folder's path: those of a temporary folder, and as many as are missing."""

@@ -59,6 +59,7 @@ def make_tried(name: str, right: Any, gflops: float = 1.0) -> Tried:
         licence="",
         gflops=gflops,
         milliseconds=1.0,
+        minutes=0.1,
         interval=(0.0, 1.0),
     )
 

@@ -392,7 +392,7 @@ def _images_of_head(
     if closed_form.HEAD not in card_of(model).origin or not isinstance(model, ImageModel):
         return None
     try:
-        learned = {each.tobytes() for each in closed_form.read_images(folder, model).hashes}
+        learned = {each.tobytes() for each in closed_form.read_model(folder)[1].hashes}
     except VitkitError:  # its images were left behind, say
         return None
     with listener.progress("looking for images of the head", len(samples)) as progress:

@@ -69,6 +69,8 @@ class Tried(fewshot.FewShotModel):
     """GFLOPs of the features of an image."""
     milliseconds: float
     """Time of an image here, reading it included."""
+    minutes: float
+    """Time of all of its features here, of which stored ones take none, and of learning from them."""
     interval: tuple[float, float]
     """95 % interval of its mean accuracy, over other draws and other test images."""
     to_best: statistics.PairedDifference | None = None
@@ -114,20 +116,24 @@ class Tournament(fewshot.FewShot):
             "p": lambda each: "" if each.to_best is None else shown_p(each.adjusted_p),
             "GFLOPs": lambda each: Number(f"{each.gflops:.3g}", each.gflops),
             "ms": lambda each: Number(f"{each.milliseconds:.3g}", each.milliseconds),
+            "min": lambda each: Number(f"{each.minutes:.1f}", each.minutes),
             "licence": lambda each: re.split(r" \(|, of ", each.licence)[0] or "not known",
         }
         explained = (
             f"All learn from the same {pluralize(self.seeds, 'draw')} of {self.shots[0]:,} images a class. "
-            "Intervals cover the draws and the test images, p all pairs (Holm); GFLOPs and ms are an image's."
+            "Intervals cover the draws and the test images, p all pairs (Holm); GFLOPs and ms are an "
+            "image's, min the minutes of all."
         )
         reasons = Facts((("left out", [f"{name}: {reason}" for name, reason in self.left_out.items()]),))
         table = replace(table_of(self.models, columns), left=(0, -1))
         return (Section("", (table, Text(explained), *unreadable(self.rejects, "were left out"), reasons)),)
 
     def _gap(self, tried: Tried) -> Cell:
-        """Write the difference to the best start, in points."""
-        gap = None if tried.to_best is None else tried.to_best.mean
-        return "" if gap is None else Number(points(self.test_images, gap, signed=True), gap)
+        """Write the difference to the best start and its interval, in points."""
+        if (gap := tried.to_best) is None:
+            return ""
+        shown, low, high = (points(self.test_images, x, signed=True) for x in (gap.mean, *gap.interval))
+        return Number(f"{shown} ({low} to {high})", gap.mean)
 
     def following(self) -> Sequence[str]:
         """Return the command that fine-tunes the best start."""
@@ -201,6 +207,7 @@ def try_starts(
     end, tried, result = time.monotonic() + 60 * minutes, list[Tried](), None
     # The cheapest first, so that an hour's start does not use up the minutes of all others.
     for model, identity in sorted(described, key=lambda each: measure.forward_flops(each[1].config)):
+        begun = time.monotonic()
         try:
             require_memory(identity.config, free_memory(place))
             net = load_model(model.start, **load).to(place)
@@ -224,6 +231,7 @@ def try_starts(
                 licence=published.describe_origin_licence(model.start, identity.card),
                 gflops=measure.forward_flops(identity.config) / 1e9,
                 milliseconds=1000 * pace,
+                minutes=(time.monotonic() - begun) / 60,
                 interval=accuracy_interval(measured.models[0].best.right),
             )
         )
