@@ -234,6 +234,21 @@ def test_images_that_are_in_and_copies_of_one_image_count_once(model: Path, made
     for name in ("a", "b"):
         shutil.copy(photos / "more" / "red" / "12.png", twice / f"{name}.png")
     assert vitkit.extend(model, twice.parent).added == 1
+    both = model.parent / "both"
+    for name in ("red", "white"):  # one photo in two classes, and in neither yet
+        (both / name).mkdir(parents=True)
+        shutil.copy(photos / "more" / "red" / "13.png", both / name / "13.png")
+    result = vitkit.extend(model, both)
+    assert (result.added, result.present) == (0, 0)
+
+
+def test_a_head_that_tells_nothing_is_warned_of(start: str, tmp_path: Path) -> None:
+    for name in ("blue", "red"):
+        paint(tmp_path / "few" / "train", name, range(1))
+    out, heard = tmp_path / "run", Hearing()
+    options: dict[str, Any] = {"freeze": "backbone", "splits_test_fraction": 0}
+    vitkit.finetune(start, tmp_path / "few", out, listener=heard, **options)
+    assert "hardly differs from guessing" in " ".join(heard.warnings)
 
 
 def test_unreadable_images_are_named_and_left_out(model: Path, made: Path, tmp_path: Path) -> None:

@@ -163,8 +163,8 @@ def extend(
             if (samples := opened.splits.get("train")) is None:
                 raise VitkitError(f"{data} has only {join_names([*opened.splits])}, no images to learn from.")
             place_of = machine.find_device(device)
-            new, rejects = closed_form.compute_images(samples, before, place_of, workers, listener, left)
-            present, all_names = len(samples) - len(new) - len(rejects), opened.class_names
+            computed = closed_form.compute_images(samples, before, place_of, workers, listener, left)
+            (new, rejects, present), all_names = computed, opened.class_names
         # A class goes with its last image, and the others move up.
         after = left.add(new)
         is_in = np.array(after.counts(len(all_names))) > 0

@@ -15,6 +15,7 @@ from vitkit.config import from_json, read, to_json, write
 from vitkit.data.stream.loader import worker_count
 from vitkit.durable import moved_error
 from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.evaluation.ridge import PENALTIES
 from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
 from vitkit.jobs.trackers import EVENTS, TrackingListener
@@ -249,7 +250,7 @@ def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> 
     run, data, train = plan.run, parts.data, parts.data.splits["train"]
     backbone, unseen = closed_form.backbone_images(plan.start or find_start(run.start), listener)
     workers = worker_count(train, run.loading)
-    images, rejects = closed_form.compute_images(train, parts.model, parts.device, workers, listener)
+    images, rejects, _ = closed_form.compute_images(train, parts.model, parts.device, workers, listener)
     parts.rejects.of_split["train"].update(rejects)
     counts = zip(data.class_names, images.counts(len(data.class_names)), strict=True)
     if empty := [name for name, count in counts if not count]:
@@ -265,6 +266,11 @@ def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> 
     right = f"left out in turn, {head.right / len(images):.2%} are right"
     chosen = f"penalty {head.penalty:g}, temperature {1 / head.scale:.3g}"
     listener.show([("head", [f"of {pluralize(len(images), 'image')}; {right}; {chosen}"])])
+    if head.penalty == PENALTIES[-1]:
+        listener.warn(
+            "The head hardly differs from guessing: without an image, the others say next to nothing of it. "
+            "Add images, ten of each class say."
+        )
     if lines := answering_of(model.card).describe_levels(model.card):
         listener.show([("levels", lines)])
     if model.card.refusal is not None:

@@ -159,7 +159,7 @@ def compute_images(
     workers: int,
     listener: Listener,
     others: LearnedImages | None = None,
-) -> tuple[LearnedImages, dict[str, str]]:
+) -> tuple[LearnedImages, dict[str, str], int]:
     """Hash images and compute their features, each once; an image in two classes is left out of both.
 
     Features depend on nothing but the image and the machine: they are computed in float32, and always of a
@@ -174,7 +174,7 @@ def compute_images(
         others: images that are in already, which are passed over.
 
     Returns:
-        The images; name and reason of each that cannot be read.
+        The images; name and reason of each that cannot be read; the number of images that are in already.
 
     Raises:
         VitkitError: an image is in already under another class.
@@ -211,7 +211,8 @@ def compute_images(
         rows = computed.rows[: int(readable.sum())]
         bad = indices[~readable].tolist()
         rejects |= {samples.key(index): reason for index, reason in zip(bad, computed.reasons, strict=False)}
-    return LearnedImages(rows, as_hashes(new)[readable], labels[indices][readable], NOTHING), rejects
+    learned = LearnedImages(rows, as_hashes(new)[readable], labels[indices][readable], NOTHING)
+    return learned, rejects, sum(len(copies[key]) for key in copies if key in present)
 
 
 def _hash_images(samples: Samples, listener: Listener) -> Iterator[bytes | None]:

@@ -69,6 +69,5 @@ def verify(path: Path, expected: Checksum) -> None:
         f"{path} is not the file that model.json beside it describes: expected {recorded}, found {actual}. "
         "It was damaged or replaced, or a program was stopped between writing the two files. In a run "
         f"folder, remove {path.name} and run the same vitkit train command again: it writes both anew from "
-        "its last checkpoint. Elsewhere, fetch or copy both files again. If you replaced it on purpose, "
-        'remove the key "weights" from model.json.'
+        "its last checkpoint. Elsewhere, fetch or copy both files again."
     )
