@@ -43,7 +43,7 @@ Size = tuple[int, int]
 """`(rows, columns)` of an image or a feature map."""
 
 
-_outline = functools.lru_cache(maxsize=4)(build_empty)
+outline = functools.lru_cache(maxsize=4)(build_empty)
 """A function that builds a model without memory, once for all questions about it."""
 
 
@@ -53,7 +53,7 @@ def parameters(config: ModelConfig) -> int:
     Raises:
         VitkitError: no memory could hold such a model.
     """
-    return sum(parameter.numel() for parameter in _outline(config).parameters())
+    return sum(parameter.numel() for parameter in outline(config).parameters())
 
 
 # FLOPs.
@@ -68,7 +68,7 @@ def forward_flops(config: ModelConfig, *, head: bool = False, padding: bool = Fa
         head: whether the classification head (and the pre-training head's hidden layer) counts.
         padding: whether to count the products of convolutions with the zeros around a feature map.
     """
-    model = _outline(config)
+    model = outline(config)
     if isinstance(model, ResNet):
         macs = _resnet_macs(model, config.image_size, padding)
     else:

@@ -21,8 +21,8 @@ from torch import Tensor
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
 from vitkit.models import image_model
-from vitkit.models.build import build_empty
 from vitkit.models.config import BackboneConfig, ModelConfig, RotaryConfig, ViTConfig
+from vitkit.models.measure import outline
 from vitkit.text import pluralize
 from vitkit.weights import model_card
 from vitkit.weights.files.checksum import Checksum
@@ -267,7 +267,7 @@ def named_rows(
         special: rows that are made in another way.
     """
     rows = {row.ours: row for row in special}
-    for ours, parameter in build_empty(config).state_dict().items():
+    for ours, parameter in outline(config).state_dict().items():
         part, numbers = NUMBER.sub("", ours), NUMBER.findall(ours)
         layer, _, kind = part.rpartition(".")
         if ours in rows:
