@@ -111,6 +111,8 @@ def test_the_head_in_closed_form_is_a_run_like_any_other(made: Path, photos: Pat
     solved = loading.load(made).identity.card.origin[HEAD]
     assert solved["images"] == {"blue": 12, "green": 12, "red": 12}
     assert [row.state for row in vitkit.list_runs(made.parent)] == ["ended"]
+    measured = vitkit.fewshot(made, str(photos / "first"), shots=[2], seeds=1, methods=["ridge"], cache=False)
+    assert not measured.models[0].trained_on_these  # its features are of the start
 
 
 def test_a_tree_of_classes_is_described_and_compared_as_one(start: str, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.report.template import write_page
 from vitkit.result import Block, Caption, Cell, Number, Plot, Result, Section, Table, Text, unreadable
 from vitkit.runs import machine, processes, trained_model
+from vitkit.runs.closed_form import HEAD
 from vitkit.runs.folder import kind_of
 from vitkit.runs.start import identify_any, load_model
 from vitkit.tasks.page import count_cell, fraction_cell
@@ -370,7 +371,9 @@ def identify(
     card, config = identity.card, identity.config
     if reason := features.explain_no_features(config):
         raise VitkitError(f"{start} {reason}.")
-    same, images = trained_model.is_training_data(card, data), pretraining_images(start, card)
+    # Features come before the head: one in closed form alone was made of its data.
+    same = trained_model.is_training_data(card, data) and HEAD not in card.origin
+    images = pretraining_images(start, card)
     return FewShotModel(start, name, 0, same, (), card.name or config.family, images), identity
 
 
