@@ -181,8 +181,7 @@ def _predict(arguments: list[str]) -> None:
                     numbers = ["", *(f" {number}" for number in range(2, top + 1))]
                     of_guesses = [name + number for number in numbers for name in ("class", "probability")]
                     of_level = ["answer", "level"] if predicted.guesses.level is not None else []
-                    headings_csv = ["path", *of_guesses, *of_level, "none_of_these", "error"]
-                    print(csv_line(headings_csv), flush=True)
+                    print(csv_line(["path", *of_guesses, *of_level, "none_of_these", "error"]), flush=True)
             count += 1
             failures += predicted.reason is not None
             if as_json:

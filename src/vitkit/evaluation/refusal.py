@@ -32,7 +32,6 @@ FEWEST = 10
 """The fewest images that a threshold is counted on: with fewer, more than 9 % of its own would be refused."""
 MOST_HELD_OUT = 1_000
 """Held-out images that the threshold is counted on: 2 % of them are 20."""
-
 MOST_LEFT_OUT = 20
 """Classes that are left out one at a time, each of which takes a tenth of a second at least."""
 FOLDS = 5
@@ -138,26 +137,26 @@ def shrunk_covariance(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class RefusalRecord:
-    """How many of its own held-out images a model refuses: the contents of `refusal.json`."""
+    """Counts the images of its own kind that a model refuses: the contents of `refusal.json`."""
 
     split: str
-    """The split whose images were held out, and counted."""
+    """The split whose images were counted: held out, or of a head in closed form each without itself."""
     share: float
     """The share of them that may be refused."""
     images: Mapping[str, Count]
-    """Held-out images by class."""
+    """The images by class."""
     refused: Mapping[str, Count]
-    """How many of them are refused, by class, each half by the threshold of the other."""
+    """Refused images by class, each half by the threshold of the other."""
     strangest: tuple[int, ...]
     """The numbers in the split of refused images, the strangest first."""
     unseen: Mapping[str, Count] = field(default_factory=dict)
-    """How many images of each class are refused by a head without the class; none where the network itself
-    was trained with the classes, so that it cannot be measured."""
+    """Images of each class that a head without the class refuses; none where the network itself was trained
+    with the classes, so that it cannot be measured."""
     unseen_images: Mapping[str, Count] = field(default_factory=dict)
     """The images of these classes that were scored."""
 
     def sentence(self) -> str:
-        """Say how many of the held-out images are refused, and how many may be."""
+        """Say how many of these images are refused, and how many may be."""
         refused, images = sum(self.refused.values()), sum(self.images.values())
         what = {"val": "validation", "train": "training"}.get(self.split, self.split)
         return (
@@ -179,7 +178,7 @@ class RefusalRecord:
 
 @dataclass(frozen=True)
 class OthersRefused:
-    """How many images of something else a model refuses."""
+    """Counts the images of something else that a model refuses."""
 
     name: str
     images: int

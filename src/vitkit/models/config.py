@@ -700,7 +700,8 @@ class Refusal:
     """The images by which it is decided what is none of a model's classes."""
 
     split: str
-    """The images' split: test, or val where there was none."""
+    """The images' split: test, or val where there was none; train for a head in closed form, whose images are
+    each scored without itself."""
     scores: tuple[float, ...]
     """The scores of up to 1,000 of them by the model's `Novelty`, ascending."""
 

@@ -109,11 +109,8 @@ def learn_refusal(parts: Parts, precision: Precision, listener: Listener) -> Non
     counts = (np.bincount(each, minlength=len(names)).tolist() for each in (own_labels, own_labels[refused]))
     images, of_class = (dict(zip(names, count, strict=True)) for count in counts)
     strangest = indices[refused][np.argsort(-scores[refused], kind="stable")]
-    refuse_links(parts.folder)
-    (parts.folder / RECORD).parent.mkdir(exist_ok=True)
     record = RefusalRecord(held_out, share, images, of_class, tuple(strangest.tolist()))
-    write(parts.folder / RECORD, record)
-    listener.show([("refuses", record.sentences())])
+    _write_record(parts.folder, record, listener)
 
 
 def measure_head(
@@ -149,6 +146,11 @@ def measure_head(
         {names[number]: count for number, count in unseen.items()},
         {names[number]: total[number] for number in unseen},
     )
+    _write_record(folder, record, listener)
+
+
+def _write_record(folder: Path, record: RefusalRecord, listener: Listener) -> None:
+    """Write the record into a run folder, and show what it says."""
     refuse_links(folder)
     (folder / RECORD).parent.mkdir(exist_ok=True)
     write(folder / RECORD, record)

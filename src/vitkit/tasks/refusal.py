@@ -49,9 +49,9 @@ def refusal_section(
         )
     blocks.append(
         Caption(
-            "An image is refused if it is stranger than nearly all of the model's own held-out images, by "
-            "the distance of its features from the class means and by the energy of its logits. Each half of "
-            "the held-out images is judged by the other half."
+            "An image is refused if it is stranger than nearly all of the model's own images, by the "
+            "distance of its features from the class means and by the energy of its logits. Its own images are held "
+            "out, or of a head in closed form each scored without itself; each half is judged by the other."
         )
     )
     if accepted:
@@ -74,7 +74,7 @@ def refusal_section(
     if record is not None:
         columns: dict[str, Callable[[str], Cell]] = {
             "class": lambda name: name,
-            "held-out images": lambda name: count_cell(record.images[name]),
+            "images": lambda name: count_cell(record.images[name]),
             "refused": lambda name: fraction_cell(record.refused.get(name, 0) / record.images[name]),
         }
         if record.unseen:
