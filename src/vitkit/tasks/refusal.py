@@ -50,8 +50,9 @@ def refusal_section(
     blocks.append(
         Caption(
             "An image is refused if it is stranger than nearly all of the model's own images, by the "
-            "distance of its features from the class means and by the energy of its logits. Its own images are held "
-            "out, or of a head in closed form each scored without itself; each half is judged by the other."
+            "distance of its features from the class means and by the energy of its logits. Its own images "
+            "are held out, or of a head in closed form each scored without itself; each half is judged by "
+            "the other."
         )
     )
     if accepted:
