@@ -10,6 +10,7 @@ from sklearn.covariance import ledoit_wolf
 
 from vitkit.errors import VitkitError
 from vitkit.evaluation.refusal import (
+    TIE,
     RefusalRecord,
     choose_share,
     fit_statistics,
@@ -25,7 +26,7 @@ from vitkit.models.config import Refusal
 @given(own=some.lists(some.floats(-5, 5), min_size=1, max_size=40), score=some.floats(-9, 9))
 def test_typicality_counts_the_images_that_are_as_strange(own: list[float], score: float) -> None:
     (fraction,) = typicality(np.array([score]), sorted(own))
-    assert fraction == (1 + sum(each >= score for each in own)) / (1 + len(own))
+    assert fraction == (1 + sum(each >= score - TIE for each in own)) / (1 + len(own))
 
 
 @pytest.mark.parametrize(("held_out", "share"), [(49, 0.02), (60, 0.05), (200, 0.02)])

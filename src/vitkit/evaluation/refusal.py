@@ -36,6 +36,9 @@ MOST_LEFT_OUT = 20
 """Classes that are left out one at a time, each of which takes a tenth of a second at least."""
 FOLDS = 5
 """Parts of the images of a head in closed form; each is scored by the statistics of the others."""
+TIE = 1e-3
+"""Scores this near count as equal: they are in standard deviations, of which rounding, other for each way to
+compute, moves a part. An image at the threshold would else be refused by one way alone."""
 DEFAULT_SHARE = 0.02
 """The share of a model's own images that it may refuse where none is given."""
 
@@ -50,7 +53,7 @@ def typicality(scores: Floats, own: Sequence[float]) -> NDArray[np.float64]:
         scores: `(N,)`.
         own: scores of held-out images, ascending.
     """
-    stranger = len(own) - np.searchsorted(np.asarray(own), scores, side="left")
+    stranger = len(own) - np.searchsorted(np.asarray(own), scores - TIE, side="left")
     return np.asarray((1 + stranger) / (1 + len(own)), np.float64)
 
 
