@@ -82,6 +82,7 @@ def _work(pipe: Any) -> None:
         rank, count, store, function, arguments = pickle.loads(pipe.recv_bytes())
         try:
             dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
+            dist.barrier()  # a process that fails at once would cut the others off while they still connect
             result: Any = (function(World(rank, count), *arguments),)
             dist.destroy_process_group()
         except BaseException:
