@@ -36,8 +36,8 @@ NUMBERS = Path(__file__).parents[1] / "fixtures" / "r_families.npz"
 ALLOWED = 1e-5
 """Of the largest value: float32, with sums in another order."""
 Size = tuple[int, int]
-SIZES: tuple[Size, ...] = ((32, 32), (48, 48), (40, 24))
-"""The own size, in patches of 8; another; and a rectangle."""
+SIZES: tuple[Size, ...] = ((32, 32), (48, 48), (40, 24), (224, 224))
+"""The own size, in patches of 8; another; a rectangle; and that of most published models."""
 SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_labels": 5}
 IMAGES = {"image_size": 32, "patch_size": 8}
 USUAL = {**SHAPE, **IMAGES, "intermediate_size": 128}
