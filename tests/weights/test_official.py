@@ -44,8 +44,9 @@ def renamed(parameters: dict[str, Any], old: str, new: str) -> dict[str, Any]:
 
 def in_linen(parameters: dict[str, Any]) -> dict[str, Any]:
     """Released arrays under today's names and shapes."""
-    for name in ("attention", "norm2", "mlp"):
-        parameters = renamed(parameters, f"/{getattr(RELEASED, name)}/", f"/{getattr(LINEN, name)}/")
+    for part in ("attention.out", "norm2", "mlp.fc1"):
+        old, new = (names[f"blocks.{part}"].split("/")[2] for names in (RELEASED, LINEN))
+        parameters = renamed(parameters, f"/{old}/", f"/{new}/")
     return {
         key: value.squeeze() if "gn" in key.rpartition("/")[0] else value for key, value in parameters.items()
     }

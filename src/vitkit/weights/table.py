@@ -236,12 +236,6 @@ def folded_position(token: str, positions: str) -> list[Row]:
     ]
 
 
-def weight_and_bias(ours: str, theirs: str, names: tuple[str, str]) -> list[Row]:
-    """Return the rows of a layer's weight and bias, whose `names` follow the layer's in the file."""
-    pairs = zip(("weight", "bias"), names, strict=True)
-    return [renamed(f"{ours}.{part}", f"{theirs}{name}") for part, name in pairs]
-
-
 Names = Mapping[str, str]
 """The names of a format, by ours, of layers and of parameters that are in none.
 
@@ -362,16 +356,6 @@ def left_out(source: Source, rows: Iterable[Row], more: Iterable[tuple[str, str]
     if TEXTS in ignored.values():
         source.notes.append("its tower for texts is left aside: images alone are read here")
     return ignored
-
-
-def convolution(ours: str, theirs: str) -> Row:
-    """Return the row of a convolution's kernel, (height, width, in, out) in Flax and TensorFlow."""
-    return Row(
-        ours,
-        (theirs,),
-        lambda arrays: arrays[0].permute(3, 2, 0, 1),  # (height, width, in, out) -> (out, in, height, width)
-        lambda tensor: [tensor.permute(2, 3, 1, 0)],
-    )
 
 
 ANY_VALUE = {
