@@ -5,6 +5,7 @@ A group holds images that must stay in one split: of a patient, of a scene, copi
 
 import math
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -184,7 +185,7 @@ def cut_images(labels: Labels, groups: Integers | None, count: int, seed: int, s
     target = np.array(count_labels(labels[together], width), np.float64) * share / len(together)
     trials = max(1, min(_TRIALS, _LOOKS // len(sizes)))
     orders = draws(trials * len(sizes), seed, stream).reshape(trials, len(sizes)).argsort(axis=1)
-    best: tuple[float, Flags] | None = None
+    best = (np.inf, np.zeros(len(sizes), dtype=bool))
     for trial in orders.tolist():
         have, taken = np.zeros(width), np.zeros(len(sizes), dtype=bool)
         for group in trial:
@@ -196,9 +197,7 @@ def cut_images(labels: Labels, groups: Integers | None, count: int, seed: int, s
                 have[classes] += counts
                 taken[group] = True
         distance = float(((have - target) ** 2 / np.maximum(target, 1)).sum())
-        if best is None or distance < best[0]:
-            best = distance, taken
-    assert best is not None  # there is at least one trial
+        best = min(best, (distance, taken), key=itemgetter(0))
     cut = np.zeros(len(labels), dtype=bool)
     cut[together] = best[1][index]
     if (missing := min(count - int(cut.sum()), len(single))) > 0:
@@ -236,7 +235,7 @@ def deal_folds(labels: Labels, groups: Integers | None, folds: int, seed: int, s
     rarest = np.array([every[classes].min(initial=np.inf) for classes, _ in parts])
     weight, most = 1 / np.maximum(every, 1), int(sizes.max())
     trials = max(1, min(_DEALS, _LOOKS // len(sizes)))
-    best: tuple[tuple[int, float], Integers] | None = None
+    best = (len(every) + 1, np.inf), np.zeros(len(sizes), np.int64)
     for drawn in draws(trials * len(sizes), seed, stream).reshape(trials, len(sizes)):
         fold_of, have, load = np.empty(len(sizes), np.int64), np.zeros((folds, width)), np.zeros(folds)
         for group in np.lexsort((drawn, rarest, -sizes)).tolist():
@@ -253,9 +252,7 @@ def deal_folds(labels: Labels, groups: Integers | None, folds: int, seed: int, s
             load[fold] += size
         whole = int(((have == every) & (every > 1)).any(axis=0).sum())  # classes that a fold has all of
         distance = float(((have - every / folds) ** 2 / np.maximum(every, 1)).sum())
-        if best is None or (whole, distance) < best[0]:
-            best = (whole, distance), fold_of
-    assert best is not None  # there is at least one trial
+        best = min(best, ((whole, distance), fold_of), key=itemgetter(0))
     dealt = best[1][number]
     if labels.ndim == 2 and len(sizes) == len(labels):
         _exchange(labels.astype(np.float64), dealt, folds)
