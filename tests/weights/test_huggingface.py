@@ -303,7 +303,7 @@ def test_class_names_come_along_and_numbered_labels_are_none(tmp_path: Path) -> 
         ({"hidden_sizes": [32, 256], "num_groups": 8}, "first stage of as many channels as the root"),
         ({"output_stride": 4}, "dilates"),
         ({"width_factor": 2}, "width_factor"),
-        ({"depths": [10**6, 1]}, "more than its arrays"),
+        ({"depths": [10**6, 1]}, "at most 10 stages and 1,000 units"),
         ({"depths": [3, 1]}, "missing"),
         ({"depths": [0, 1]}, "at least one unit"),
         ({"num_channels": 10**30}, "config.json: num_channels"),

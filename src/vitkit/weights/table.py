@@ -488,18 +488,6 @@ def check_axes(source: Source, key: str, axes: int) -> None:
         raise VitkitError(f"{source.path}: {key}: expected an array of {axes} axes{empty}, found {shape}.")
 
 
-def check_pointwise(source: Source, key: str, axes: tuple[int, int]) -> None:
-    """Refuse a kernel that cannot be a dense layer's.
-
-    Raises:
-        VitkitError: it has not four axes, or more than 1 row or column.
-    """
-    check_axes(source, key, 4)
-    shape = tuple(source.shapes[key])
-    if [shape[axis] for axis in axes] != [1, 1]:
-        raise VitkitError(f"{source.path}: {key}: expected a convolution of 1x1 pixels, found {shape}.")
-
-
 PREFIXES_TRIED = 8
 """Prefixes are tried in the order of how many names have them; a training script adds one or two."""
 

@@ -447,11 +447,6 @@ def read_bit(source: Source, hints: table.Hints) -> table.Translation:
     settings = read_fields(BitSettings, source.config, str(source.path.with_name("config.json")))
     prefix = processors.prefix_of(source, "embedder.convolution.weight")
     stages = len(settings.depths)
-    if settings.depths and (min(settings.depths) < 1 or sum(settings.depths) > len(source.shapes)):
-        raise VitkitError(
-            f"{source.path}: config.json gives depths {settings.depths}. Expected at least one unit in each "
-            "stage, and in all not more than its arrays can hold."
-        )
     refuse(
         source,
         {

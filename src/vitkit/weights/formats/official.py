@@ -54,10 +54,6 @@ def _read_bit(source: Source, hints: table.Hints) -> table.Translation:
     shapes = source.shapes
     table.check_axes(source, ROOT, 4)
     in_channels, root_channels = shapes[ROOT][2:]
-    if f"{HEAD}/kernel" in source:
-        table.check_pointwise(source, f"{HEAD}/kernel", (0, 1))
-    if f"{HEAD}/bias" in source:
-        table.check_axes(source, f"{HEAD}/bias", 1)
     config = ResNetConfig(
         image_size=hints.image_size,
         layers=table.count_units(source, "resnet/"),
