@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.config import Splits
 from vitkit.data.layouts.tables import count_labels
-from vitkit.data.listing import SPLITS, Flags, Integers, Labels, Listing, SplitListing
+from vitkit.data.listing import SPLITS, Flags, Integers, Labels, Listing, SplitListing, number_groups
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 
@@ -309,20 +309,14 @@ def _parts(number: Integers, labels: Labels) -> tuple[Integers, list[tuple[Integ
 
 def joined(first: Integers, second: Integers) -> Integers:
     """Join two groupings `(N,)` of images: a group holds all images that either grouping connects."""
-    # A forest: each group of either grouping (0 or 1, number) points to another group of the same tree.
-    above: dict[tuple[int, int], tuple[int, int]] = {}
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components  # slow to import
 
-    def top(node: tuple[int, int]) -> tuple[int, int]:
-        while (upper := above.setdefault(node, node)) != node:
-            above[node] = above[upper]  # halves the path of later searches
-            node = upper
-        return node
-
-    for first_group, second_group in zip(first.tolist(), second.tolist(), strict=True):
-        above[top((0, first_group))] = top((1, second_group))
-    tops = [top((0, group)) for group in first.tolist()]
-    numbers: dict[tuple[int, int], int] = {}
-    return np.array([numbers.setdefault(node, len(numbers)) for node in tops], np.int64)
+    # Each image connects its group of the first grouping with that of the second.
+    pairs = first, first.max() + 1 + second
+    graph = coo_array((np.ones(len(first)), pairs), shape=(pairs[1].max() + 1,) * 2)
+    groups = connected_components(graph, directed=False)[1][first]
+    return number_groups(map(str, groups.tolist()))
 
 
 FEW = 3

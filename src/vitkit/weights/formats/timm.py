@@ -204,18 +204,6 @@ NORMS: dict[str, models.NormKind] = {"layernorm": "layer", "rmsnorm": "rms"}
 
 
 @dataclass(frozen=True)
-class TopFields:
-    """The fields at the top of `config.json` that are read."""
-
-    architecture: str = ""
-    model_args: Mapping[str, Any] = field(default_factory=dict)
-    pretrained_cfg: Mapping[str, Any] | None = None
-    global_pool: str | None = None
-    label_names: Any = None
-    labels: Any = None
-
-
-@dataclass(frozen=True)
 class ModelArguments:
     """The fields of `model_args` that are read, with timm's defaults; None: the architecture decides."""
 
@@ -259,6 +247,17 @@ class PretrainedFields:
     tag: str = ""
 
 
+@dataclass(frozen=True)
+class TopFields(PretrainedFields):
+    """The fields at the top of `config.json` that are read: an old file is one flat object."""
+
+    architecture: str = ""
+    model_args: Mapping[str, Any] = field(default_factory=dict)
+    pretrained_cfg: Mapping[str, Any] | None = None
+    global_pool: str | None = None
+    labels: Any = None
+
+
 class Settings:
     """The fields of a timm `config.json` of any age; every field has a value when there is no such file.
 
@@ -275,10 +274,10 @@ class Settings:
         self.values = fields.model_args
         """All of `model_args` as they stand there."""
         self.arguments = read_fields(ModelArguments, fields.model_args, f"{self.where}: model_args")
-        pretrained, where = fields.pretrained_cfg, f"{self.where}: pretrained_cfg"
-        if pretrained is None:  # an old file is one flat object
-            pretrained, where = config, str(self.where)
-        self.pretrained = read_fields(PretrainedFields, pretrained, where)
+        self.pretrained: PretrainedFields = fields
+        if fields.pretrained_cfg is not None:
+            where = f"{self.where}: pretrained_cfg"
+            self.pretrained = read_fields(PretrainedFields, fields.pretrained_cfg, where)
         names = fields.label_names or self.pretrained.label_names or fields.labels
         self.class_names = tuple(str(name) for name in names) if isinstance(names, list) else ()
         arguments, pretrained_cfg = self.arguments, self.pretrained
