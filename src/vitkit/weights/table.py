@@ -165,6 +165,25 @@ def require_heads(source: Source, heads: int | None, width: int, where: str = ""
     )
 
 
+def require_image_size(
+    source: Source, size: tuple[int, int] | None, why: str, usual: str = "224"
+) -> tuple[int, int]:
+    """Return the image size, which nothing in a file shows.
+
+    Args:
+        source: the file.
+        size: in the file's settings or given by the user.
+        why: the reason why it cannot be seen, as a clause.
+        usual: sizes of most models.
+
+    Raises:
+        NotRecordedError: there is none; the message suggests the usual.
+    """
+    if size is None:
+        raise NotRecordedError(f"{source.path}: {why}: give image_size=(height, width). The usual: {usual}.")
+    return size
+
+
 def image_size_of(
     source: Source,
     patch_size: tuple[int, int],
@@ -369,7 +388,7 @@ PLAIN: Mapping[str, Collection[Any]] = {
 """The ViT of the paper's section 3.1, which every format can store: the values of its other fields."""
 
 
-def unsupported_values(config: ViTConfig, storable: Mapping[str, Collection[Any]]) -> list[str]:
+def unsupported_values(config: ModelConfig, storable: Mapping[str, Collection[Any]]) -> list[str]:
     """List, as phrases, the fields of a configuration whose values a format cannot store."""
     return [
         f"{name} {_word(getattr(config, name))} (only {' or '.join(map(_word, values))})"

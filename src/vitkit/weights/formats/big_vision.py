@@ -78,13 +78,10 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         table.check_axes(tree, POSITION, 3)
         size, _ = table.image_size_of(tree, config.patch_size, tree.shapes[POSITION][1], hints.image_size)
         config = replace(config, image_size=size)
-    elif hints.image_size is None:
-        raise table.NotRecordedError(
-            f"{tree.path}: without a {POSITION} array its positions are sines and cosines, which fit every "
-            "image size: give image_size=(height, width), 224 usually."
-        )
     else:
-        config = replace(config, position="sincos_2d", image_size=hints.image_size)
+        why = f"without a {POSITION} array its positions are sines and cosines, which fit every image size"
+        size = table.require_image_size(tree, hints.image_size, why)
+        config = replace(config, position="sincos_2d", image_size=size)
         origin["positions"] = "sincos2d, big_vision's only kind without an array: the file holds none"
     rows = rows_of(config, NAMES)
     if scanned:  # all parameters that one stacked array holds are read together

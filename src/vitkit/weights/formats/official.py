@@ -46,16 +46,13 @@ def _read_bit(source: Source, hints: table.Hints) -> table.Translation:
     Raises:
         VitkitError: no image size is given: the arrays fit every size, and none is written in the file.
     """
-    if hints.image_size is None:
-        raise table.NotRecordedError(
-            f"{source.path}: a BiT file does not say which images it is for: give image_size=(height, "
-            "width), usually 224 for the pre-trained files and 480 for files fine-tuned on ImageNet."
-        )
+    why, usual = "a BiT file does not say which images it is for", "224, and 480 where fine-tuned on ImageNet"
+    image_size = table.require_image_size(source, hints.image_size, why, usual)
     shapes = source.shapes
     table.check_axes(source, ROOT, 4)
     in_channels, root_channels = shapes[ROOT][2:]
     config = ResNetConfig(
-        image_size=hints.image_size,
+        image_size=image_size,
         layers=table.count_units(source, "resnet/"),
         num_classes=table.count_outputs(source, HEAD) or 0,
         width_factor=root_channels / 64,  # 64 channels times the factor, as in `ResNetConfig.root_channels`
@@ -107,10 +104,7 @@ def has_usual_channels(config: ResNetConfig) -> bool:
 
 def absent_from_release(config: ResNetConfig) -> Iterator[str]:
     """Name the parts of a configuration that BiT's own code cannot build."""
-    if config.mixing != "convolution":
-        yield f"{config.mixing} attention in a ResNet"
-    if config.groups != GROUPS:
-        yield f"groups {config.groups} (only {GROUPS})"
+    yield from table.unsupported_values(config, {"mixing": ("convolution",), "groups": (GROUPS,)})
     if not has_usual_channels(config):
         yield f"root_width {config.root_channels} with stage_widths {config.stage_channels}"
 
@@ -121,8 +115,7 @@ def absent_from_libraries(config: ResNetConfig) -> Iterator[str]:
     Both round the channels of a bottleneck to a multiple of 8, and both have a projection in the first unit
     of every stage, which a ResNet here has only where the sizes change.
     """
-    if config.mixing != "convolution":
-        yield f"{config.mixing} attention in a ResNet"
+    yield from table.unsupported_values(config, {"mixing": ("convolution",)})
     if any(width % 32 for width in config.stage_channels) or config.root_channels % 8:
         yield (
             f"a root of {config.root_channels} channels and stages of {config.stage_channels} (only "

@@ -517,8 +517,7 @@ def _has_clip_eps(config: ViTConfig) -> bool:
 def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
     """Name what timm's BiT cannot build."""
     yield from absent_from_libraries(config)
-    if config.groups != GROUPS:
-        yield f"groups {config.groups} (only {GROUPS})"
+    yield from table.unsupported_values(config, {"groups": (GROUPS,)})
     if not _is_named(config) and (config.layers, 1) not in BIT_NAMES:
         yield f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})"
 
@@ -787,12 +786,9 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
         image_size, inside = table.image_size_of(
             source, sizes["patch_size"], count, hints.image_size, backbone, prefix, recorded
         )
-    elif (given := settings.image_size or hints.image_size) is not None:
-        image_size, inside = given, True
     else:
-        raise table.NotRecordedError(
-            f"{source.path}: no position embeddings show its image size: give image_size. The usual: 224."
-        )
+        given, why = settings.image_size or hints.image_size, "no position embeddings show its image size"
+        image_size, inside = table.require_image_size(source, given, why), True
     named, where = settings.named_size, ", and no config.json"
     # The name's heads would then be of another model, which would compute without complaint.
     if named and named[0] != width and settings.arguments.embed_dim is None:
@@ -946,11 +942,8 @@ def _read_bit(source: Source, settings: Settings, hints: table.Hints) -> table.T
     eps = STANDARDIZATION_EPS if is_fixed else USUAL_STANDARDIZATION_EPS
     if settings.global_pool not in (None, "avg"):
         raise VitkitError(f"{source.path}: global_pool: BiT's is 'avg', found {settings.global_pool!r}.")
-    if (size := settings.image_size or hints.image_size) is None:
-        raise table.NotRecordedError(
-            f"{source.path}: the tensors of a ResNet do not tell its image size: give image_size. The usual: "
-            "224, and 448 where it was fine-tuned on ImageNet."
-        )
+    size, why = settings.image_size or hints.image_size, "the tensors of a ResNet do not tell its image size"
+    size = table.require_image_size(source, size, why, "224, and 448 where fine-tuned on ImageNet")
     table.check_axes(source, "stem.conv.weight", 4)
     root = source.shapes["stem.conv.weight"]
     mean, std = settings.statistics(root[1])
