@@ -520,9 +520,7 @@ def find_format(format: Format) -> CheckpointFormat:
 
 def _import_format(name: str) -> CheckpointFormat:
     """Import the format of a module below `vitkit.weights.formats`."""
-    module = import_module(f"vitkit.weights.formats.{name}")
-    checkpoint_format: CheckpointFormat = module.CHECKPOINT_FORMAT
-    return checkpoint_format
+    return import_module(f"vitkit.weights.formats.{name}").CHECKPOINT_FORMAT  # type: ignore[no-any-return]
 
 
 def named_prefix(source: Source) -> str:

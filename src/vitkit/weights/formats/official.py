@@ -274,11 +274,9 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
         factor = shapes["conv_root/kernel"][-1] / 64
         backbone = BackboneConfig(table.count_units(source, ""), width_factor=factor)
         in_channels = shapes["conv_root/kernel"][-2]
-    token_size = (patch_height, patch_width)
-    if backbone:
-        token_size = (patch_height * backbone.stride, patch_width * backbone.stride)
+    stride = backbone.stride if backbone else 1
     return ViTConfig(
-        image_size=token_size,
+        image_size=(patch_height * stride, patch_width * stride),
         patch_size=(patch_height, patch_width),
         width=width,
         depth=table.count_layers(source, r"Transformer/encoderblock_(\d+)/"),

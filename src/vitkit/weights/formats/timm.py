@@ -762,7 +762,8 @@ def _refuse_shapes(source: Source, settings: Settings) -> None:
 
 
 def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTConfig:
-    shapes, hybrid_root = source.shapes, _hybrid_root(source)
+    shapes, roots = source.shapes, (f"{BACKBONE}stem.conv.weight", f"{BACKBONE}conv.weight")
+    hybrid_root = next((name for name in roots if name in source), None)
     is_recorded = settings.has_config and not settings.is_eva
     kind = settings.arguments.pos_embed
     if is_recorded and kind not in ("learn", "none", "", False):
@@ -775,7 +776,7 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
         )
     apart = FIRST_GATES in source
     sizes = table.read_sizes(source, {**NAMES, "blocks.mlp.fc1": GATES} if apart else NAMES)
-    width, backbone = sizes["width"], _backbone(source)
+    width, backbone = sizes["width"], _backbone(source, hybrid_root)
     if hybrid_root:
         sizes["in_channels"] = shapes[hybrid_root][1]
     pool, registers = _pooling(source, settings)
@@ -888,28 +889,22 @@ def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
     return POOLS[name], registers
 
 
-def _backbone(source: Source) -> BackboneConfig | None:
+def _backbone(source: Source, root: str | None) -> BackboneConfig | None:
     """Return the hybrid's ResNet with timm's numerics; its widths are read from the first convolution."""
-    if (root := _hybrid_root(source)) is None:
-        if any(key.startswith(BACKBONE) for key in source.shapes):
-            raise VitkitError(
-                f"{source.path}: its convolutions before the Transformer are no ResNet with GroupNorm: of "
-                f"timm's hybrids these are read: {', '.join(HYBRID_NAMES.values())}, ..."
-            )
-        return None
-    table.check_axes(source, root, 4)
-    return timm_backbone(_layers(source, f"{BACKBONE}stages."), source.shapes[root][0] / 64)
+    if root is not None:
+        table.check_axes(source, root, 4)
+        return timm_backbone(_layers(source, f"{BACKBONE}stages."), source.shapes[root][0] / 64)
+    if any(key.startswith(BACKBONE) for key in source.shapes):
+        raise VitkitError(
+            f"{source.path}: its convolutions before the Transformer are no ResNet with GroupNorm: of "
+            f"timm's hybrids these are read: {', '.join(HYBRID_NAMES.values())}, ..."
+        )
+    return None
 
 
 def timm_backbone(layers: tuple[int, ...], width_factor: float) -> BackboneConfig:
     """Give the configuration of a hybrid's ResNet with timm's numerics."""
     return BackboneConfig(layers, width_factor, GROUP_NORM_EPS, "variance", STANDARDIZATION_EPS)
-
-
-def _hybrid_root(source: Source) -> str | None:
-    """Return the name of a hybrid's first convolution."""
-    names = (f"{BACKBONE}stem.conv.weight", f"{BACKBONE}conv.weight")
-    return next((name for name in names if name in source), None)
 
 
 def _layers(source: Source, start: str) -> tuple[int, ...]:
