@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.config import STEM_GROUP, Gelu, Interpolation, NormKind, PoolKind, ViTConfig
+from vitkit.models.config import STEM_GROUP, Gelu, Interpolation, NormKind, ViTConfig
 from vitkit.models.image_model import BatchRows, Taps, lecun_normal
 from vitkit.models.known_parts import Way
 from vitkit.models.position import offset_places, relative_logits, resize_line, resize_offsets
@@ -496,28 +496,36 @@ class ClassTokenPool(Pooling):
         return encoded[:, 0]  # (B, D)
 
 
-class PlainPool(Pooling):
-    """One of `POOLS`, of all tokens; class token and registers are the first P."""
+class MeanPool(Pooling):
+    """The mean of the patch tokens (GAP, paper D.3); class token and registers are left out."""
 
-    def __init__(self, pool: PoolKind, prefix_tokens: int) -> None:
+    def __init__(self, prefix_tokens: int = 0) -> None:
         super().__init__()
-        self.pool, self.prefix_tokens = pool, prefix_tokens
+        self.prefix_tokens = prefix_tokens
 
     def forward(self, encoded: Tensor) -> Tensor:
-        return POOLS[self.pool](encoded, self.prefix_tokens)
+        return encoded[:, self.prefix_tokens :].mean(1)
 
 
-POOLS: Mapping[PoolKind, Callable[[Tensor, int], Tensor]] = {
-    # The mean of the patch tokens (GAP, paper D.3).
-    "mean": lambda encoded, prefix: encoded[:, prefix:].mean(1),
-    # The largest value of each feature over the same tokens (timm's `global_pool="max"`).
-    "max": lambda encoded, prefix: encoded[:, prefix:].amax(1),
-    # The class token, and behind it that mean: `(B, 2D)` (DINOv2's linear heads).
-    "token+mean": lambda encoded, prefix: torch.cat([encoded[:, 0], encoded[:, prefix:].mean(1)], dim=-1),
-    # Every token: the head is applied to each.
-    "none": lambda encoded, prefix: encoded,
-}
-"""Poolings of tokens `(B, T, D)` and P that need no parameters."""
+class MaxPool(MeanPool):
+    """The largest value of each feature over the same tokens (timm's `global_pool="max"`)."""
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        return encoded[:, self.prefix_tokens :].amax(1)
+
+
+class TokenMeanPool(MeanPool):
+    """The class token, and behind it the mean of the patch tokens: `(B, 2D)` (DINOv2's linear heads)."""
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        return torch.cat([encoded[:, 0], super().forward(encoded)], dim=-1)
+
+
+class NoPool(Pooling):
+    """Every token: the head is applied to each."""
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        return encoded
 
 
 MAP = Way({Attention: ("num_heads", "dropout", "qkv", "out")})
@@ -593,12 +601,18 @@ def make_pooling(config: ViTConfig) -> Pooling:
     match config.pool:
         case "token":
             return ClassTokenPool()
+        case "mean":
+            return MeanPool(config.prefix_tokens)
+        case "max":
+            return MaxPool(config.prefix_tokens)
         case "map":
             attention = Attention(width, heads, dropout=config.attention_dropout)
             mlp = MLP(width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout)
             return AttentionPool(width, attention, mlp, NORMS[config.norm](width, config.norm_eps))
-        case _:
-            return PlainPool(config.pool, config.prefix_tokens)
+        case "token+mean":
+            return TokenMeanPool(config.prefix_tokens)
+        case "none":
+            return NoPool()
 
 
 class PatchStem(nn.Module):

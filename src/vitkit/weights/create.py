@@ -6,20 +6,21 @@ GELU, and the epsilons of its ResNets. Facts: timm 1.0.31, `models/vision_transf
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models import build, zoo
-from vitkit.models.config import ModelConfig, ResNetConfig, Size
+from vitkit.models.config import ModelConfig, Size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import model_config, name_here, with_statistics
 from vitkit.text import without_places
 from vitkit.weights import table
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.formats.timm import STANDARDIZATION_EPS, timm_backbone
+from vitkit.weights.formats.timm import GROUP_NORM_EPS, STANDARDIZATION_EPS
 from vitkit.weights.loading import load
 from vitkit.weights.model_card import log_notes
 from vitkit.weights.published import find_start_named, starts
@@ -185,12 +186,11 @@ def timm_config(name: TimmName, num_classes: int, size: Size) -> ModelConfig:
         VitkitError: the images are too small for it, or no model here has its name.
     """
     config = model_config(name_here(name.architecture) or name.architecture, num_classes, size)
-    if isinstance(config, ResNetConfig):
-        config = replace(config, standardization_eps=STANDARDIZATION_EPS)
-    else:
-        numerics = (
-            timm_backbone(config.backbone.layers, config.backbone.width_factor) if config.backbone else None
-        )
-        config = replace(config, gelu="erf", backbone=numerics)
+    numerics: dict[str, Any] = {"gelu": "erf", "standardization_eps": STANDARDIZATION_EPS}
+    if (backbone := getattr(config, "backbone", None)) is not None:
+        timm: dict[str, Any] = {"standardization": "variance", "standardization_eps": STANDARDIZATION_EPS}
+        numerics["backbone"] = replace(backbone, norm_eps=GROUP_NORM_EPS, **timm)
+    names = {field.name for field in fields(config)}
+    config = replace(config, **{key: value for key, value in numerics.items() if key in names})
     statistics = (table.IMAGENET_MEAN, table.IMAGENET_STD) if name.tag in IMAGENET_TAGS else ((0.5,), (0.5,))
     return with_statistics(config, *statistics)

@@ -893,18 +893,14 @@ def _backbone(source: Source, root: str | None) -> BackboneConfig | None:
     """Return the hybrid's ResNet with timm's numerics; its widths are read from the first convolution."""
     if root is not None:
         table.check_axes(source, root, 4)
-        return timm_backbone(_layers(source, f"{BACKBONE}stages."), source.shapes[root][0] / 64)
+        layers, width_factor = _layers(source, f"{BACKBONE}stages."), source.shapes[root][0] / 64
+        return BackboneConfig(layers, width_factor, GROUP_NORM_EPS, "variance", STANDARDIZATION_EPS)
     if any(key.startswith(BACKBONE) for key in source.shapes):
         raise VitkitError(
             f"{source.path}: its convolutions before the Transformer are no ResNet with GroupNorm: of "
             f"timm's hybrids these are read: {', '.join(HYBRID_NAMES.values())}, ..."
         )
     return None
-
-
-def timm_backbone(layers: tuple[int, ...], width_factor: float) -> BackboneConfig:
-    """Give the configuration of a hybrid's ResNet with timm's numerics."""
-    return BackboneConfig(layers, width_factor, GROUP_NORM_EPS, "variance", STANDARDIZATION_EPS)
 
 
 def _layers(source: Source, start: str) -> tuple[int, ...]:
