@@ -35,7 +35,7 @@ from torch import Tensor
 
 from vitkit import durable
 from vitkit.config import from_json, write
-from vitkit.data.files import UnreadableFileError, damage_explained, regular_file
+from vitkit.data.files import damage_explained, regular_file
 from vitkit.errors import VitkitError
 from vitkit.text import first_line
 from vitkit.weights.format_names import ENDINGS, TORCH_ENDINGS
@@ -454,11 +454,8 @@ def read_head(path: Path) -> tuple[bytes, str | None]:
     Raises:
         VitkitError: it cannot be read, or is no regular file: a pipe or a device might never end.
     """
-    try:
-        with regular_file(path) as file:
-            head = file.read(_HEAD)
-    except UnreadableFileError as error:
-        raise VitkitError(f"{path} cannot be read as weights: {error}.") from error
+    with damage_explained(path, "weights", "Give a file that may be read"), regular_file(path) as file:
+        head = file.read(_HEAD)
     reason = None
     if not head:
         reason = "it is empty, as a broken download leaves it: fetch it again"
