@@ -343,8 +343,9 @@ def rows_of(config: ViTConfig | ResNetConfig, names: table.Names) -> list[table.
         config: the model.
         names: of the format, with places for the numbers of stages and units, from 1, or of blocks, from 0.
     """
-    # A norm's scale and shift.
-    of_norms = ("gamma", "beta") if config.family == "ResNet" else ("scale", "bias")
+    of_layers, of_norms = {"weight": "kernel", "bias": "bias"}, {"weight": "scale", "bias": "bias"}
+    if config.family == "ResNet":
+        of_norms = {"weight": "gamma", "bias": "beta"}
     rows = []
     for ours, parameter in outline(config).state_dict().items():
         part, numbers = table.NUMBER.sub("", ours), table.NUMBER.findall(ours)
@@ -352,8 +353,9 @@ def rows_of(config: ViTConfig | ResNetConfig, names: table.Names) -> list[table.
         if part in names:
             rows.append(table.renamed(ours, names[part]))
         elif layer in names:
-            name = (of_norms if "norm" in layer else ("kernel", "bias"))[kind == "bias"]
-            places = [int(number) + ("stages." in ours) for number in numbers]
+            name = (of_norms if "norm" in layer else of_layers)[kind]
+            first = 1 if "stages." in ours else 0
+            places = [int(number) + first for number in numbers]
             keys = tuple(f"{each}/{name}".format(*places) for each in names[layer].split())
             rows.append(_row(config, ours, layer, keys, tuple(parameter.shape)))
     return rows
