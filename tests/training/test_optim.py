@@ -41,7 +41,7 @@ from vitkit.training.optim import (
 )
 from vitkit.weights.create import create_model
 from vitkit.weights.formats import big_vision
-from vitkit.weights.formats.official import LINEN, RELEASED, name_table
+from vitkit.weights.formats.official import LINEN, RELEASED, name_table, rows_of
 from vitkit.weights.table import to_file_tensors
 
 SGD_CONFIG = OptimizerConfig(optimizer="sgd", learning_rate=0.1, weight_decay=0, warmup_steps=2)
@@ -83,7 +83,7 @@ def three_steps(
 def named_by_the_original(model: ViT) -> dict[str, NDArray[Any]]:
     """A model's weights under every name that the authors' code may give them."""
     config = model.config
-    tables = (name_table(config, RELEASED), name_table(config, LINEN), big_vision.name_table(config))
+    tables = (name_table(config, RELEASED), name_table(config, LINEN), rows_of(config, big_vision.NAMES))
     return {
         name: tensor.numpy()
         for table in tables

@@ -149,8 +149,8 @@ REFUSED = {
     "norm_before_blocks": "norm_before_blocks True|norm before the blocks without position embeddings",
     "ResNet layers": r"a ResNet of \(2, 1\) units",
     "ResNet stage_widths": "root_width 32 with stage_widths",
-    "ResNet mixing": "axial attention in a ResNet",
-    "ResNet num_heads": "axial attention in a ResNet",
+    "ResNet mixing": r"mixing axial \(only convolution\)",
+    "ResNet num_heads": r"mixing axial \(only convolution\)",
     "ResNet": r"ResNets \(its own code reads them from the official format\)|ResNets of this kind",
 }
 """How a format names a field that it has no place for, where it is not by its name and value."""

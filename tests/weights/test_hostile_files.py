@@ -140,11 +140,11 @@ def test_safetensors_that_lie(tmp_path: Path) -> None:
     for header in headers:
         text = json.dumps(header).encode()
         path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(12))
-        refused(path, "no whole safetensors file")
+        refused(path, "cannot be read as a whole safetensors file")
     for length, size in ((2**62, 108), (200 << 20, 300 << 20)):
         path.write_bytes(length.to_bytes(8, "little"))
         os.truncate(path, size)
-        refused(path, "no whole safetensors file", "header too large")
+        refused(path, "cannot be read as a whole safetensors file", "header too large")
 
 
 @pytest.mark.filterwarnings("ignore:.*parse")
@@ -198,7 +198,7 @@ def test_a_member_that_the_file_does_not_hold_whole_is_refused(tmp_path: Path) -
     content = path.read_bytes()
     with open_source(path) as source:
         path.write_bytes(content[: len(content) // 2])  # cut while it is open
-        with pytest.raises(VitkitError, match="is damaged: a cannot be read"):
+        with pytest.raises(VitkitError, match=r"cannot be read as an \.npz with a: "):
             source.read("a")
 
 

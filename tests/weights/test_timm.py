@@ -345,12 +345,12 @@ def test_a_bit_that_is_misshapen_or_no_bit_is_refused_and_its_size_asked_for(tmp
     file = tmp_path / "model.safetensors"
     tensors, whole = load_file(file), file.read_bytes()
     for key, shape, message in (
-        ("stem.conv.weight", (64,), "4 axes"),
-        ("head.fc.weight", (5, 384), "4 axes"),
-        ("head.fc.weight", (5, 384, 2, 1), "1x1 pixels"),
+        ("stem.conv.weight", (64,), "stem.conv.weight: .*4 axes"),
+        ("head.fc.weight", (5, 384), "head.fc.weight: .*4 axes"),
+        ("head.fc.weight", (5, 384, 2, 1), r"head.weight: expected \(5, 384\), found \(5, 768\)"),
     ):
         save_file({**tensors, key: torch.zeros(shape)}, file)
-        with pytest.raises(VitkitError, match=f"{key}: .*{message}"):
+        with pytest.raises(VitkitError, match=message):
             load_model(tmp_path)
     file.write_bytes(whole)
     described = json.loads((tmp_path / "config.json").read_text())

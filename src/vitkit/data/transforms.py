@@ -169,11 +169,7 @@ def _between(
     first: NDArray[np.generic], second: NDArray[np.generic], weight: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     start = first.astype(np.float32)
-    out = second.astype(np.float32)
-    out -= start
-    out *= weight
-    out += start
-    return out
+    return (second.astype(np.float32) - start) * weight + start
 
 
 MOST_DEGREES, MOST_SHEAR, MOST_SHIFT = 30.0, 0.3, 150 / 331

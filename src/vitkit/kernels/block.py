@@ -554,7 +554,7 @@ class _Block(torch.autograd.Function):
         # Cast once: the backward pass multiplies by the same matrices.
         matrices = [matrix.to(k.number) for matrix in (qkv_w, out_w, fc1_w, fc2_w)]
         qkv_m, out_m, fc1_m, fc2_m = matrices
-        of_attention, of_mlp = _branches(extras, tokens, out_b, fc2_b, *gains)
+        of_attention, of_mlp = _branches(extras, tokens, (out_b, fc2_b), gains)
         # Every product leaves its bias to the kernel that reads it next.
         _, normed1, statistics1 = k.norm(tokens_in, None, None, scale1, shift1, eps)
         qkv = k.product(normed1, qkv_m).view(images, tokens, 3 * width)
@@ -594,7 +594,7 @@ class _Block(torch.autograd.Function):
         if multiplied:
             *gains, out_b, fc2_b, projected, refined = multiplied
             biases = [out_b, fc2_b]
-        of_attention, of_mlp = _branches(extras, tokens, *biases, *gains)
+        of_attention, of_mlp = _branches(extras, tokens, biases, gains)
         form, drop = FORMS.index(extras.form), extras.drops[1]
 
         # The MLP, from its output to its input. The gradient of a bias is the sum over all tokens.
@@ -629,19 +629,10 @@ class _Block(torch.autograd.Function):
         )  # fmt: skip
 
 
-def _branches(
-    extras: Extras,
-    tokens: int,
-    out_b: Tensor,
-    fc2_b: Tensor,
-    gain1: Tensor | None = None,
-    gain2: Tensor | None = None,
-) -> tuple[Branch, Branch]:
+def _branches(extras: Extras, tokens: int, biases: Sequence[Tensor], gains: Sequence[Tensor]) -> list[Branch]:
     """Describe the branches of attention and MLP."""
-    return (
-        Branch(out_b, gain1, extras.paths[0], extras.drops[0], tokens),
-        Branch(fc2_b, gain2, extras.paths[1], extras.drops[2], tokens),
-    )
+    parts = zip(biases, gains or (None, None), extras.paths, extras.drops[::2], strict=True)
+    return [Branch(bias, gain, path, drop, tokens) for bias, gain, path, drop in parts]
 
 
 FLAGS = (

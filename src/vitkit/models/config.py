@@ -87,11 +87,7 @@ class BackboneConfig(Valid):
 
     def feature_map(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """`(rows, columns)` of the feature map: every stride of 2 halves and rounds up (SAME padding)."""
-        halvings = 2 + max(len(self.layers) - 1, 0)
-        size = image_size
-        for _ in range(halvings):
-            size = halve(size)
-        return size
+        return -(-image_size[0] // self.stride), -(-image_size[1] // self.stride)
 
     @property
     def stride(self) -> int:

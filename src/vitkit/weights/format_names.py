@@ -2,20 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from vitkit.models.config import Interpolation
 
 Format = Literal["vitkit", "official", "big_vision", "huggingface", "timm", "torchvision"]
 
-MODULES: dict[Format, str] = {
-    "vitkit": "native",
-    "big_vision": "big_vision",
-    "official": "official",
-    "huggingface": "huggingface",
-    "timm": "timm",
-    "torchvision": "torchvision",
-}
+MODULES: dict[Format, str] = {name: "native" if name == "vitkit" else name for name in get_args(Format)}
 """The module below `vitkit.weights.formats` that holds each format's `CHECKPOINT_FORMAT`."""
 READ = ("native", "big_vision", "official", "huggingface", "authors", "timm", "torchvision")
 """The modules of formats that are read: those and files of other authors. The order matters: the first format

@@ -230,7 +230,7 @@ def _read_row(source: Source, row: table.Row, dtype: torch.dtype | None) -> Tens
         tensors.append(tensor)
     try:
         tensor = row.read(tensors)
-    except (RuntimeError, ValueError, IndexError) as error:
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
         shapes = ", ".join(f"{name} {tuple(source.shapes[name])}" for name in row.theirs)
         raise VitkitError(
             f"{source.path}: {row.ours} cannot be made of {shapes}: these are the shapes of another "

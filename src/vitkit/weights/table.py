@@ -165,6 +165,25 @@ def require_heads(source: Source, heads: int | None, width: int, where: str = ""
     )
 
 
+def require_image_size(
+    source: Source, size: tuple[int, int] | None, why: str, usual: str = "224"
+) -> tuple[int, int]:
+    """Return the image size, which nothing in a file shows.
+
+    Args:
+        source: the file.
+        size: in the file's settings or given by the user.
+        why: the reason why it cannot be seen, as a clause.
+        usual: sizes of most models.
+
+    Raises:
+        NotRecordedError: there is none; the message suggests the usual.
+    """
+    if size is None:
+        raise NotRecordedError(f"{source.path}: {why}: give image_size=(height, width). The usual: {usual}.")
+    return size
+
+
 def image_size_of(
     source: Source,
     patch_size: tuple[int, int],
@@ -234,12 +253,6 @@ def folded_position(token: str, positions: str) -> list[Row]:
         Row("class_token", (token, positions), lambda tensors: tensors[0] + tensors[1][:, :1]),
         Row("positions.0.embedding", (positions,), lambda tensors: tensors[0][:, 1:]),
     ]
-
-
-def weight_and_bias(ours: str, theirs: str, names: tuple[str, str]) -> list[Row]:
-    """Return the rows of a layer's weight and bias, whose `names` follow the layer's in the file."""
-    pairs = zip(("weight", "bias"), names, strict=True)
-    return [renamed(f"{ours}.{part}", f"{theirs}{name}") for part, name in pairs]
 
 
 Names = Mapping[str, str]
@@ -322,10 +335,8 @@ def read_sizes(source: Source, names: Names) -> dict[str, Any]:
     """
     parts = ("stem", "blocks.mlp.fc1", "blocks.mlp.fc2")
     keys = [f"{numbered(name, '0')}.weight" for part in parts for name in names[part].split()]
-    if missing := [key for key in keys if key not in source]:
-        raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
-    check_axes(source, keys[0], 4)
-    check_axes(source, keys[-1], 2)
+    for key in keys:
+        check_axes(source, key, 4 if key == keys[0] else 2)
     width, channels, *patch = source.shapes[keys[0]]
     blocks = re.escape(names["blocks.mlp.fc2"].partition("#")[0])
     return {
@@ -364,16 +375,6 @@ def left_out(source: Source, rows: Iterable[Row], more: Iterable[tuple[str, str]
     return ignored
 
 
-def convolution(ours: str, theirs: str) -> Row:
-    """Return the row of a convolution's kernel, (height, width, in, out) in Flax and TensorFlow."""
-    return Row(
-        ours,
-        (theirs,),
-        lambda arrays: arrays[0].permute(3, 2, 0, 1),  # (height, width, in, out) -> (out, in, height, width)
-        lambda tensor: [tensor.permute(2, 3, 1, 0)],
-    )
-
-
 ANY_VALUE = {
     *("in_channels", "stem_strides", "representation_size", "dropout", "attention_dropout", "drop_path"),
     *("gelu", "norm_eps", "image_mean", "image_std"),
@@ -387,7 +388,7 @@ PLAIN: Mapping[str, Collection[Any]] = {
 """The ViT of the paper's section 3.1, which every format can store: the values of its other fields."""
 
 
-def unsupported_values(config: ViTConfig, storable: Mapping[str, Collection[Any]]) -> list[str]:
+def unsupported_values(config: ModelConfig, storable: Mapping[str, Collection[Any]]) -> list[str]:
     """List, as phrases, the fields of a configuration whose values a format cannot store."""
     return [
         f"{name} {_word(getattr(config, name))} (only {' or '.join(map(_word, values))})"
@@ -447,21 +448,11 @@ def count_layers(source: Source, pattern: str) -> int:
 
 
 def count_units(source: Source, prefix: str) -> tuple[int, ...]:
-    """Count the units in each stage of a ResNet by the names of its arrays.
-
-    Raises:
-        VitkitError: a stage between others has none.
-    """
+    """Count the units in each stage of a ResNet by the names of its arrays."""
     matches = [re.match(prefix + r"block(\d{1,3})/unit(\d{1,3})/", key) for key in source.shapes]
     units = {(int(match[1]), int(match[2])) for match in matches if match}
     stages = range(1, max((stage for stage, _ in units), default=0) + 1)
-    counts = tuple(sum(stage == number for stage, _ in units) for number in stages)
-    if 0 in counts:
-        raise VitkitError(
-            f"{source.path}: the arrays of {prefix}block{counts.index(0) + 1} are missing, "
-            f"and {prefix}block{len(counts)} has some: the file is not whole."
-        )
-    return counts
+    return tuple(sum(stage == number for stage, _ in units) for number in stages)
 
 
 def first_axis(source: Source, key: str, axes: int) -> int:
@@ -504,18 +495,6 @@ def check_axes(source: Source, key: str, axes: int) -> None:
         raise VitkitError(f"{source.path}: {key}: expected an array of {axes} axes{empty}, found {shape}.")
 
 
-def check_pointwise(source: Source, key: str, axes: tuple[int, int]) -> None:
-    """Refuse a kernel that cannot be a dense layer's.
-
-    Raises:
-        VitkitError: it has not four axes, or more than 1 row or column.
-    """
-    check_axes(source, key, 4)
-    shape = tuple(source.shapes[key])
-    if [shape[axis] for axis in axes] != [1, 1]:
-        raise VitkitError(f"{source.path}: {key}: expected a convolution of 1x1 pixels, found {shape}.")
-
-
 PREFIXES_TRIED = 8
 """Prefixes are tried in the order of how many names have them; a training script adds one or two."""
 
@@ -541,9 +520,7 @@ def find_format(format: Format) -> CheckpointFormat:
 
 def _import_format(name: str) -> CheckpointFormat:
     """Import the format of a module below `vitkit.weights.formats`."""
-    module = import_module(f"vitkit.weights.formats.{name}")
-    checkpoint_format: CheckpointFormat = module.CHECKPOINT_FORMAT
-    return checkpoint_format
+    return import_module(f"vitkit.weights.formats.{name}").CHECKPOINT_FORMAT  # type: ignore[no-any-return]
 
 
 def named_prefix(source: Source) -> str:

@@ -5,6 +5,7 @@ A group holds images that must stay in one split: of a patient, of a scene, copi
 
 import math
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.config import Splits
 from vitkit.data.layouts.tables import count_labels
-from vitkit.data.listing import SPLITS, Flags, Integers, Labels, Listing, SplitListing
+from vitkit.data.listing import SPLITS, Flags, Integers, Labels, Listing, SplitListing, number_groups
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 
@@ -184,7 +185,7 @@ def cut_images(labels: Labels, groups: Integers | None, count: int, seed: int, s
     target = np.array(count_labels(labels[together], width), np.float64) * share / len(together)
     trials = max(1, min(_TRIALS, _LOOKS // len(sizes)))
     orders = draws(trials * len(sizes), seed, stream).reshape(trials, len(sizes)).argsort(axis=1)
-    best: tuple[float, Flags] | None = None
+    best = (np.inf, np.zeros(len(sizes), dtype=bool))
     for trial in orders.tolist():
         have, taken = np.zeros(width), np.zeros(len(sizes), dtype=bool)
         for group in trial:
@@ -196,9 +197,7 @@ def cut_images(labels: Labels, groups: Integers | None, count: int, seed: int, s
                 have[classes] += counts
                 taken[group] = True
         distance = float(((have - target) ** 2 / np.maximum(target, 1)).sum())
-        if best is None or distance < best[0]:
-            best = distance, taken
-    assert best is not None  # there is at least one trial
+        best = min(best, (distance, taken), key=itemgetter(0))
     cut = np.zeros(len(labels), dtype=bool)
     cut[together] = best[1][index]
     if (missing := min(count - int(cut.sum()), len(single))) > 0:
@@ -236,7 +235,7 @@ def deal_folds(labels: Labels, groups: Integers | None, folds: int, seed: int, s
     rarest = np.array([every[classes].min(initial=np.inf) for classes, _ in parts])
     weight, most = 1 / np.maximum(every, 1), int(sizes.max())
     trials = max(1, min(_DEALS, _LOOKS // len(sizes)))
-    best: tuple[tuple[int, float], Integers] | None = None
+    best = (len(every) + 1, np.inf), np.zeros(len(sizes), np.int64)
     for drawn in draws(trials * len(sizes), seed, stream).reshape(trials, len(sizes)):
         fold_of, have, load = np.empty(len(sizes), np.int64), np.zeros((folds, width)), np.zeros(folds)
         for group in np.lexsort((drawn, rarest, -sizes)).tolist():
@@ -253,9 +252,7 @@ def deal_folds(labels: Labels, groups: Integers | None, folds: int, seed: int, s
             load[fold] += size
         whole = int(((have == every) & (every > 1)).any(axis=0).sum())  # classes that a fold has all of
         distance = float(((have - every / folds) ** 2 / np.maximum(every, 1)).sum())
-        if best is None or (whole, distance) < best[0]:
-            best = (whole, distance), fold_of
-    assert best is not None  # there is at least one trial
+        best = min(best, ((whole, distance), fold_of), key=itemgetter(0))
     dealt = best[1][number]
     if labels.ndim == 2 and len(sizes) == len(labels):
         _exchange(labels.astype(np.float64), dealt, folds)
@@ -312,20 +309,14 @@ def _parts(number: Integers, labels: Labels) -> tuple[Integers, list[tuple[Integ
 
 def joined(first: Integers, second: Integers) -> Integers:
     """Join two groupings `(N,)` of images: a group holds all images that either grouping connects."""
-    # A forest: each group of either grouping (0 or 1, number) points to another group of the same tree.
-    above: dict[tuple[int, int], tuple[int, int]] = {}
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components  # slow to import
 
-    def top(node: tuple[int, int]) -> tuple[int, int]:
-        while (upper := above.setdefault(node, node)) != node:
-            above[node] = above[upper]  # halves the path of later searches
-            node = upper
-        return node
-
-    for first_group, second_group in zip(first.tolist(), second.tolist(), strict=True):
-        above[top((0, first_group))] = top((1, second_group))
-    tops = [top((0, group)) for group in first.tolist()]
-    numbers: dict[tuple[int, int], int] = {}
-    return np.array([numbers.setdefault(node, len(numbers)) for node in tops], np.int64)
+    # Each image connects its group of the first grouping with that of the second.
+    pairs = first, first.max() + 1 + second
+    graph = coo_array((np.ones(len(first)), pairs), shape=(pairs[1].max() + 1,) * 2)
+    groups = connected_components(graph, directed=False)[1][first]
+    return number_groups(map(str, groups.tolist()))
 
 
 FEW = 3

@@ -195,18 +195,10 @@ def _refuse_shared_images(folder: Path, lists: Mapping[str, _List]) -> None:
 
 
 def _refuse_missing_images(folder: Path, lists: Mapping[str, _List]) -> None:
-    """Refuse the first line whose image is missing; folders are listed once, which is faster than a look-up
-    of each file."""
-    names_in = dict[str, set[str]]()
+    """Refuse the first line whose image is missing."""
     for list_name, entries in lists.items():
         for path, (_, line) in entries.items():
-            above, name = os.path.split(path)
-            if above not in names_in:
-                try:
-                    names_in[above] = {entry.name for entry in (folder / above).iterdir()}
-                except (FileNotFoundError, NotADirectoryError):
-                    names_in[above] = set()
-            if name not in names_in[above]:
+            if not os.path.lexists(folder / path):
                 raise VitkitError(
                     f"{folder / list_name}.txt line {line}: there is no image {folder / path}. Paths are "
                     "below the folder of the list: unpack the images there."

@@ -44,8 +44,12 @@ def write_hashed(path: Path, chunks: Iterable[bytes | memoryview]) -> Checksum:
 def checksum_of(path: Path) -> Checksum:
     """Return the size and hashes of a file."""
     size, sha256 = hash_file(path)
-    with path.open("rb", buffering=0) as file:
-        return Checksum(size, hashlib.file_digest(file, xxhash.xxh3_128).hexdigest(), sha256)
+    return Checksum(size, _xxh3_of(path), sha256)
+
+
+def _xxh3_of(path: Path) -> str:
+    with path.open("rb", buffering=0) as file:  # to map it would be no faster, and crash if it became shorter
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def verify(path: Path, expected: Checksum) -> None:
@@ -58,11 +62,7 @@ def verify(path: Path, expected: Checksum) -> None:
     actual = f"{size:,} bytes"
     recorded = f"{expected.bytes:,} bytes"
     if size == expected.bytes:
-        with path.open(
-            "rb", buffering=0
-        ) as file:  # to map it would be no faster, and crash if it became shorter
-            digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
-        if digest == expected.xxh3_128:
+        if (digest := _xxh3_of(path)) == expected.xxh3_128:
             return
         actual, recorded = f"XXH3 {digest}", f"XXH3 {expected.xxh3_128}"
     raise VitkitError(

@@ -35,12 +35,14 @@ from torch import Tensor
 
 from vitkit import durable
 from vitkit.config import from_json, write
-from vitkit.data.files import UnreadableFileError, regular_file
+from vitkit.data.files import damage_explained, regular_file
 from vitkit.errors import VitkitError
 from vitkit.text import first_line
 from vitkit.weights.format_names import ENDINGS, TORCH_ENDINGS
 from vitkit.weights.published import missing_checkpoint
 
+AGAIN = "If it was downloaded, fetch it again"
+"""The advice about a damaged file."""
 MAX_ARRAY_HEADER = 10_000
 """Bytes of one array's header in an .npz, numpy's own bound; real ones have 118."""
 
@@ -61,7 +63,7 @@ def open_npz(path: Path, stack: ExitStack) -> Opened:
         VitkitError: it is no archive of plain numbers, or a damaged one.
     """
     members, shapes = dict[str, zipfile.ZipInfo](), dict[str, tuple[int, ...]]()
-    try:
+    with damage_explained(path, "an .npz of arrays", AGAIN):
         archive = stack.enter_context(zipfile.ZipFile(path))
         check_archive(archive, path)
         for info in archive.infolist():
@@ -70,22 +72,12 @@ def open_npz(path: Path, stack: ExitStack) -> Opened:
             members[key] = info
             with archive.open(info) as member:
                 shapes[key] = _read_shape(member, info)
-    except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
-        raise VitkitError(
-            f"{path} cannot be read as an .npz of arrays: {first_line(error)}. If it was downloaded, "
-            "fetch it again."
-        ) from error
 
     def read(key: str) -> Tensor:
-        try:
-            with archive.open(members[key]) as member:
-                array: NDArray[Any] = np.lib.format.read_array(
-                    member, allow_pickle=False, max_header_size=MAX_ARRAY_HEADER
-                )
-        except Exception as error:
-            raise VitkitError(
-                f"{path} is damaged: {key} cannot be read ({first_line(error)}). Fetch or write it again."
-            ) from error
+        with damage_explained(path, f"an .npz with {key}", AGAIN), archive.open(members[key]) as member:
+            array: NDArray[Any] = np.lib.format.read_array(
+                member, allow_pickle=False, max_header_size=MAX_ARRAY_HEADER
+            )
         if array.dtype == np.dtype("V2"):  # how numpy keeps bfloat16, which it does not know
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
@@ -462,11 +454,8 @@ def read_head(path: Path) -> tuple[bytes, str | None]:
     Raises:
         VitkitError: it cannot be read, or is no regular file: a pipe or a device might never end.
     """
-    try:
-        with regular_file(path) as file:
-            head = file.read(_HEAD)
-    except UnreadableFileError as error:
-        raise VitkitError(f"{path} cannot be read as weights: {error}.") from error
+    with damage_explained(path, "weights", "Give a file that may be read"), regular_file(path) as file:
+        head = file.read(_HEAD)
     reason = None
     if not head:
         reason = "it is empty, as a broken download leaves it: fetch it again"
@@ -606,19 +595,13 @@ def _open_safetensors(path: Path, stack: ExitStack) -> Opened:
     Raises:
         VitkitError: it is damaged, or its header claims an impossible length.
     """
-    try:
+    with damage_explained(path, "a whole safetensors file", AGAIN):
         file = stack.enter_context(safe_open(path, framework="pt"))
         shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 (no mapping)
-    except Exception as error:  # the library's own error type and OSError
-        raise VitkitError(
-            f"{path} is no whole safetensors file: {first_line(error)}. If it was downloaded, fetch it again."
-        ) from error
 
     def read(key: str) -> Tensor:
-        try:
+        with damage_explained(path, f"safetensors with {key}", AGAIN):
             tensor: Tensor = file.get_tensor(key)
-        except Exception as error:
-            raise VitkitError(f"{path}: {key} cannot be read: {first_line(error)}.") from error
         return tensor
 
     return shapes, read

@@ -21,11 +21,19 @@ from vitkit.models.image_model import ImageModel
 from vitkit.weights import table
 from vitkit.weights.files.source import Source, write_npz
 from vitkit.weights.formats import official
-from vitkit.weights.formats.official import LINEN, SCALE, attention, mlp
+from vitkit.weights.formats.official import LINEN, attention_and_mlp, rows_of
 from vitkit.weights.model_card import ModelCard
 
 POSITION = "pos_embedding"
 POOL = "MAPHead_0"
+NAMES: table.Names = {
+    **LINEN,
+    "positions.embedding": POSITION,
+    "pooling.probe": f"{POOL}/probe",
+    "pooling.norm": f"{POOL}/LayerNorm_0",
+    **attention_and_mlp("pooling", f"{POOL}/MultiHeadDotProductAttention_0", f"{POOL}/MlpBlock_0"),
+}
+"""The parts of a ViT, and big_vision's names for them."""
 SCANNED = "Transformer/encoderblock/"
 
 ROOTS = (*official.ROOTS, *(f"{root}img/" for root in official.ROOTS))
@@ -70,15 +78,12 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         table.check_axes(tree, POSITION, 3)
         size, _ = table.image_size_of(tree, config.patch_size, tree.shapes[POSITION][1], hints.image_size)
         config = replace(config, image_size=size)
-    elif hints.image_size is None:
-        raise table.NotRecordedError(
-            f"{tree.path}: without a {POSITION} array its positions are sines and cosines, which fit every "
-            "image size: give image_size=(height, width), 224 usually."
-        )
     else:
-        config = replace(config, position="sincos_2d", image_size=hints.image_size)
+        why = f"without a {POSITION} array its positions are sines and cosines, which fit every image size"
+        size = table.require_image_size(tree, hints.image_size, why)
+        config = replace(config, position="sincos_2d", image_size=size)
         origin["positions"] = "sincos2d, big_vision's only kind without an array: the file holds none"
-    rows = name_table(config)
+    rows = rows_of(config, NAMES)
     if scanned:  # all parameters that one stacked array holds are read together
         order: dict[str, list[table.Row]] = {}
         for row in rows:
@@ -106,7 +111,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
         embedding = tensors["positions.0.embedding"]
         tensors["class_token"] = tensors["class_token"] + embedding[:, :1]
         tensors["positions.0.embedding"] = embedding[:, 1:]
-    arrays = table.to_file_tensors(tensors, name_table(config))
+    arrays = table.to_file_tensors(tensors, rows_of(config, NAMES))
     return write_npz(path, {f"{WRITTEN_UNDER}{name}": array for name, array in arrays.items()})
 
 
@@ -128,20 +133,6 @@ def lost_numerics(config: ViTConfig) -> list[str]:
 HOLDINGS = {"ViT": table.Holding(write, unsupported, lost_numerics)}
 OTHERS = " (its own code reads them from the official format)"
 CHECKPOINT_FORMAT = table.CheckpointFormat("big_vision", recognises, read, HOLDINGS, OTHERS, is_folder=False)
-
-
-def name_table(config: ViTConfig) -> list[table.Row]:
-    """List every parameter of a ViT with its name and axes in big_vision."""
-    rows = official.stem(config)
-    if config.position == "learned":
-        rows.append(table.renamed("positions.0.embedding", POSITION))
-    rows += official.encoder(config, LINEN)
-    if config.pool == "map":
-        rows.append(table.renamed("pooling.probe", f"{POOL}/probe"))
-        rows += attention("pooling.attention", f"{POOL}/{LINEN.attention}", config)
-        rows += table.weight_and_bias("pooling.norm", f"{POOL}/LayerNorm_0", SCALE)
-        rows += mlp("pooling.mlp", f"{POOL}/{LINEN.mlp}")
-    return rows + official.head(config)
 
 
 def _unstacked(source: Source) -> Source:

@@ -447,11 +447,6 @@ def read_bit(source: Source, hints: table.Hints) -> table.Translation:
     settings = read_fields(BitSettings, source.config, str(source.path.with_name("config.json")))
     prefix = processors.prefix_of(source, "embedder.convolution.weight")
     stages = len(settings.depths)
-    if settings.depths and (min(settings.depths) < 1 or sum(settings.depths) > len(source.shapes)):
-        raise VitkitError(
-            f"{source.path}: config.json gives depths {settings.depths}. Expected at least one unit in each "
-            "stage, and in all not more than its arrays can hold."
-        )
     refuse(
         source,
         {
@@ -472,14 +467,10 @@ def read_bit(source: Source, hints: table.Hints) -> table.Translation:
         source.notes.append(f"trained with drop_path_rate {rate}, which is not here; predictions have none")
     processor, mean, std = processors.read_pixels(source, settings.num_channels)
     size = size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size
-    if size is None:
-        raise table.NotRecordedError(
-            f"{source.path}: nothing here says the size of the images: give image_size=(height, width), "
-            "224x224 usually, or put preprocessor_config.json beside the weights."
-        )
+    why = "no preprocessor_config.json beside it says the size of its images"
     classes = table.first_axis(source, "classifier.1.weight", 2)
     config = ResNetConfig(
-        image_size=size,
+        image_size=table.require_image_size(source, size, why),
         layers=settings.depths,
         root_width=settings.embedding_size,
         stage_widths=settings.hidden_sizes,

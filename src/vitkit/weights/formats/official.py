@@ -10,25 +10,34 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.config import GROUPS, BackboneConfig, ResNetConfig, ViTConfig, usual_stage_channels
 from vitkit.models.image_model import ImageModel
+from vitkit.models.measure import outline
 from vitkit.text import format_size, join_names
 from vitkit.weights import table
 from vitkit.weights.files.source import Source, write_npz
 from vitkit.weights.model_card import ModelCard
 
-KERNEL = "standardized_conv2d/kernel"
-ROOT = f"resnet/root_block/{KERNEL}"
 HEAD = "resnet/head/conv2d"
-GAMMA, SCALE = ("/gamma", "/beta"), ("/scale", "/bias")
-"""The names of a norm's scale and shift in TensorFlow and in Flax."""
+UNIT = "resnet/block{0}/unit{1:02d}/"
+BIT_NAMES: table.Names = {
+    "root": "resnet/root_block/standardized_conv2d",
+    "norm": "resnet/group_norm",
+    "head": HEAD,
+    "stages.proj": f"{UNIT}a/proj/standardized_conv2d",
+    **{f"stages.conv{n}": f"{UNIT}{letter}/standardized_conv2d" for n, letter in enumerate("abc", start=1)},
+    **{f"stages.norm{n}": f"{UNIT}{letter}/group_norm" for n, letter in enumerate("abc", start=1)},
+}
+"""The layers of a ResNet, and their names in BiT's release; `rows_of` writes the numbers."""
+ROOT = f"{BIT_NAMES['root']}/kernel"
 
 
 def _read_bit(source: Source, hints: table.Hints) -> table.Translation:
@@ -37,20 +46,13 @@ def _read_bit(source: Source, hints: table.Hints) -> table.Translation:
     Raises:
         VitkitError: no image size is given: the arrays fit every size, and none is written in the file.
     """
-    if hints.image_size is None:
-        raise table.NotRecordedError(
-            f"{source.path}: a BiT file does not say which images it is for: give image_size=(height, "
-            "width), usually 224 for the pre-trained files and 480 for files fine-tuned on ImageNet."
-        )
+    why, usual = "a BiT file does not say which images it is for", "224, and 480 where fine-tuned on ImageNet"
+    image_size = table.require_image_size(source, hints.image_size, why, usual)
     shapes = source.shapes
     table.check_axes(source, ROOT, 4)
     in_channels, root_channels = shapes[ROOT][2:]
-    if f"{HEAD}/kernel" in source:
-        table.check_pointwise(source, f"{HEAD}/kernel", (0, 1))
-    if f"{HEAD}/bias" in source:
-        table.check_axes(source, f"{HEAD}/bias", 1)
     config = ResNetConfig(
-        image_size=hints.image_size,
+        image_size=image_size,
         layers=table.count_units(source, "resnet/"),
         num_classes=table.count_outputs(source, HEAD) or 0,
         width_factor=root_channels / 64,  # 64 channels times the factor, as in `ResNetConfig.root_channels`
@@ -61,7 +63,7 @@ def _read_bit(source: Source, hints: table.Hints) -> table.Translation:
     # Straight to the size, by torchvision's resizing of PIL images; then mean and std 0.5, which gives pixels
     # from -1 to 1 (big_transfer bit_pytorch/train.py:59-63).
     card = ModelCard(preprocessing=Preprocessing(config.image_size))
-    return table.Translation(config, bit_rows(config), card, source=source)
+    return table.Translation(config, rows_of(config, BIT_NAMES), card, source=source)
 
 
 def _lost_of_bit(config: ResNetConfig) -> list[str]:
@@ -71,29 +73,6 @@ def _lost_of_bit(config: ResNetConfig) -> list[str]:
     names = ("norm_eps", "standardization_eps", "max_pool_padding")
     numerics = ((name, getattr(config, name), getattr(usual, name)) for name in names)
     return [size, *table.differences("the original", *numerics), *lost_pixels(config)]
-
-
-def bit_rows(config: ResNetConfig) -> list[table.Row]:
-    """List every parameter of a ResNet with its name and axes in BiT's release."""
-    rows = [table.convolution("root.weight", ROOT)]
-    for stage, units in enumerate(config.layers):
-        for unit in range(units):
-            ours, theirs = f"stages.{stage}.{unit}", f"resnet/block{stage + 1}/unit{unit + 1:02d}"
-            for number, letter in enumerate("abc", start=1):
-                rows += table.weight_and_bias(f"{ours}.norm{number}", f"{theirs}/{letter}/group_norm", GAMMA)
-                rows.append(table.convolution(f"{ours}.conv{number}.weight", f"{theirs}/{letter}/{KERNEL}"))
-            if unit == 0:  # the channels change in every stage's first unit, in the first stage too
-                rows.append(table.convolution(f"{ours}.proj.weight", f"{theirs}/a/proj/{KERNEL}"))
-    rows += table.weight_and_bias("norm", "resnet/group_norm", GAMMA)
-    if config.num_classes:
-        head = table.Row(
-            "head.weight",
-            (f"{HEAD}/kernel",),  # (1, 1, C, K): a convolution of one pixel, C channels to K classes
-            lambda arrays: arrays[0][0, 0].T,
-            lambda tensor: [tensor.T[None, None]],
-        )
-        rows += [head, table.renamed("head.bias", f"{HEAD}/bias")]
-    return rows
 
 
 def _without_numbers(source: Source) -> Source:
@@ -125,10 +104,7 @@ def has_usual_channels(config: ResNetConfig) -> bool:
 
 def absent_from_release(config: ResNetConfig) -> Iterator[str]:
     """Name the parts of a configuration that BiT's own code cannot build."""
-    if config.mixing != "convolution":
-        yield f"{config.mixing} attention in a ResNet"
-    if config.groups != GROUPS:
-        yield f"groups {config.groups} (only {GROUPS})"
+    yield from table.unsupported_values(config, {"mixing": ("convolution",), "groups": (GROUPS,)})
     if not has_usual_channels(config):
         yield f"root_width {config.root_channels} with stage_widths {config.stage_channels}"
 
@@ -139,8 +115,7 @@ def absent_from_libraries(config: ResNetConfig) -> Iterator[str]:
     Both round the channels of a bottleneck to a multiple of 8, and both have a projection in the first unit
     of every stage, which a ResNet here has only where the sizes change.
     """
-    if config.mixing != "convolution":
-        yield f"{config.mixing} attention in a ResNet"
+    yield from table.unsupported_values(config, {"mixing": ("convolution",)})
     if any(width % 32 for width in config.stage_channels) or config.root_channels % 8:
         yield (
             f"a root of {config.root_channels} channels and stages of {config.stage_channels} (only "
@@ -157,19 +132,42 @@ ROOTS = ("", "params/", "opt/target/")
 checkpoint of either age (big_vision `utils.py`, `load_params`)."""
 
 
-class Naming(NamedTuple):
-    """The names of the parts of a block."""
+def attention_and_mlp(ours: str, attention: str, mlp: str) -> table.Names:
+    """Name the layers of an attention and of an MLP by the names of these two."""
+    return {
+        f"{ours}.attention.qkv": f"{attention}/query {attention}/key {attention}/value",
+        f"{ours}.attention.out": f"{attention}/out",
+        f"{ours}.mlp.fc1": f"{mlp}/Dense_0",
+        f"{ours}.mlp.fc2": f"{mlp}/Dense_1",
+    }
 
-    norm1: str
-    attention: str
-    norm2: str
-    mlp: str
 
-
-"""The four names in an encoder block that differ between releases."""
-
-RELEASED = Naming("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
-LINEN = Naming("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+BLOCK = "Transformer/encoderblock_{0}/"
+RELEASED: table.Names = {
+    "stem": "embedding",
+    "stem.projection": "embedding",
+    "stem.root": "conv_root",
+    "stem.root_norm": "gn_root",
+    **{f"stem.stages.conv{n}": f"block{{0}}/unit{{1}}/conv{n}" for n in (1, 2, 3)},
+    **{f"stem.stages.norm{n}": f"block{{0}}/unit{{1}}/gn{n}" for n in (1, 2, 3)},
+    "stem.stages.proj": "block{0}/unit{1}/conv_proj",
+    "stem.stages.proj_norm": "block{0}/unit{1}/gn_proj",
+    "class_token": "cls",
+    "positions.embedding": POSITION,
+    "blocks.norm1": f"{BLOCK}LayerNorm_0",
+    "blocks.norm2": f"{BLOCK}LayerNorm_2",
+    **attention_and_mlp("blocks", f"{BLOCK}MultiHeadDotProductAttention_1", f"{BLOCK}MlpBlock_3"),
+    "norm": "Transformer/encoder_norm",
+    "pre_logits": "pre_logits",
+    "head": "head",
+}
+"""The parts of ViTs and hybrids, and the released files' names for them."""
+LINEN: table.Names = {
+    **RELEASED,
+    "blocks.norm2": f"{BLOCK}LayerNorm_1",
+    **attention_and_mlp("blocks", f"{BLOCK}MultiHeadDotProductAttention_0", f"{BLOCK}MlpBlock_0"),
+}
+"""The same in today's code."""
 
 
 def recognises(source: Source) -> bool:
@@ -204,7 +202,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     reading it back makes a model with such a row, and the same logits.
     """
     config = model.config
-    rows = bit_rows(config) if config.family == "ResNet" else name_table(config, RELEASED)
+    rows = rows_of(config, BIT_NAMES) if config.family == "ResNet" else name_table(config, RELEASED)
     return write_npz(path, table.to_file_tensors(model.state_dict(), rows))
 
 
@@ -264,9 +262,9 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
     Raises:
         VitkitError: an array that it is read from is missing or has another number of axes.
     """
-    shapes, naming = source.shapes, naming_of(source)
-    first = "Transformer/encoderblock_0"
-    heads, hidden = f"{first}/{naming.attention}/query/kernel", f"{first}/{naming.mlp}/Dense_0/kernel"
+    shapes, names = source.shapes, naming_of(source)
+    heads = _kernel_of_queries(names)
+    hidden = f"{names['blocks.mlp.fc1']}/kernel".format(0)
     for key, axes in (("embedding/kernel", 4), (heads, 3), (hidden, 2)):
         table.check_axes(source, key, axes)
     patch_height, patch_width, in_channels, width = shapes["embedding/kernel"]
@@ -276,11 +274,9 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
         factor = shapes["conv_root/kernel"][-1] / 64
         backbone = BackboneConfig(table.count_units(source, ""), width_factor=factor)
         in_channels = shapes["conv_root/kernel"][-2]
-    token_size = (patch_height, patch_width)
-    if backbone:
-        token_size = (patch_height * backbone.stride, patch_width * backbone.stride)
+    stride = backbone.stride if backbone else 1
     return ViTConfig(
-        image_size=token_size,
+        image_size=(patch_height * stride, patch_width * stride),
         patch_size=(patch_height, patch_width),
         width=width,
         depth=table.count_layers(source, r"Transformer/encoderblock_(\d+)/"),
@@ -321,111 +317,74 @@ def lost_pixels(config: ViTConfig | ResNetConfig) -> list[str]:
     return [f"pixel mean {config.image_mean} and std {config.image_std} (the original: 0.5)"]
 
 
-def naming_of(source: Source) -> Naming:
+def naming_of(source: Source) -> table.Names:
     """Recognise which of the two namings a file follows."""
-    linen = f"Transformer/encoderblock_0/{LINEN.attention}/query/kernel"
-    return LINEN if linen in source else RELEASED
+    return LINEN if _kernel_of_queries(LINEN) in source else RELEASED
 
 
-# The tables.
+def _kernel_of_queries(names: table.Names) -> str:
+    """Return the name of the first block's projection to queries."""
+    return f"{names['blocks.attention.qkv'].split()[0]}/kernel".format(0)
 
 
-def name_table(config: ViTConfig, naming: Naming) -> list[table.Row]:
+def name_table(config: ViTConfig, naming: table.Names) -> list[table.Row]:
     """List every parameter of a ViT or hybrid with its name and axes in the original release."""
-    position = table.renamed("positions.0.embedding", POSITION)
+    rows = rows_of(config, naming)
     if config.class_token and not config.class_token_position:
-        position = replace(position, write=lambda rows: [torch.cat([torch.zeros_like(rows[:, :1]), rows], 1)])
-    return [*stem(config), position, *encoder(config, naming), *head(config)]
+        at = next(at for at, row in enumerate(rows) if row.ours == "positions.0.embedding")
+        rows[at] = replace(rows[at], write=lambda patches: [F.pad(patches, (0, 0, 1, 0))])
+    return rows
 
 
-def stem(config: ViTConfig) -> list[table.Row]:
-    """List the parameters of the patch projection, and of the ResNet before it in a hybrid."""
-    if config.backbone is None:
-        bias = table.renamed("stem.bias", "embedding/bias")
-        return [table.convolution("stem.weight", "embedding/kernel"), bias]
-    rows = [table.convolution("stem.root.weight", "conv_root/kernel")]
-    rows += _group_norm("stem.root_norm", "gn_root")
-    for s, units in enumerate(config.backbone.layers):
-        for u in range(units):
-            ours, theirs = f"stem.stages.{s}.{u}", f"block{s + 1}/unit{u + 1}"
-            names = [(f"conv{n}", f"norm{n}", f"conv{n}", f"gn{n}") for n in (1, 2, 3)]
-            if u == 0:  # the channels change in every stage's first unit, in the first stage too
-                names.append(("proj", "proj_norm", "conv_proj", "gn_proj"))
-            for kernel, norm, their_kernel, their_norm in names:
-                rows.append(table.convolution(f"{ours}.{kernel}.weight", f"{theirs}/{their_kernel}/kernel"))
-                rows += _group_norm(f"{ours}.{norm}", f"{theirs}/{their_norm}")
-    projection = table.convolution("stem.projection.weight", "embedding/kernel")
-    return [*rows, projection, table.renamed("stem.projection.bias", "embedding/bias")]
+def rows_of(config: ViTConfig | ResNetConfig, names: table.Names) -> list[table.Row]:
+    """Pair every parameter of a model with the arrays where a format of Flax or TensorFlow keeps it.
+
+    Args:
+        config: the model.
+        names: of the format, with places for the numbers of stages and units, from 1, or of blocks, from 0.
+    """
+    of_layers, of_norms = {"weight": "kernel", "bias": "bias"}, {"weight": "scale", "bias": "bias"}
+    if config.family == "ResNet":
+        of_norms = {"weight": "gamma", "bias": "beta"}
+    rows = []
+    for ours, parameter in outline(config).state_dict().items():
+        part, numbers = table.NUMBER.sub("", ours), table.NUMBER.findall(ours)
+        layer, _, kind = part.rpartition(".")
+        if part in names:
+            rows.append(table.renamed(ours, names[part]))
+        elif layer in names:
+            name = (of_norms if "norm" in layer else of_layers)[kind]
+            first = 1 if "stages." in ours else 0
+            places = [int(number) + first for number in numbers]
+            keys = tuple(f"{each}/{name}".format(*places) for each in names[layer].split())
+            rows.append(_row(config, ours, layer, keys, tuple(parameter.shape)))
+    return rows
 
 
-def encoder(config: ViTConfig, naming: Naming) -> list[table.Row]:
-    """List the parameters of class token, blocks and last norm."""
-    rows = [table.renamed("class_token", "cls")] if config.class_token else []
-    for i in range(config.depth):
-        ours, theirs = f"blocks.{i}", f"Transformer/encoderblock_{i}"
-        rows += table.weight_and_bias(f"{ours}.norm1", f"{theirs}/{naming.norm1}", SCALE)
-        rows += attention(f"{ours}.attention", f"{theirs}/{naming.attention}", config)
-        rows += table.weight_and_bias(f"{ours}.norm2", f"{theirs}/{naming.norm2}", SCALE)
-        rows += mlp(f"{ours}.mlp", f"{theirs}/{naming.mlp}")
-    return rows + table.weight_and_bias("norm", "Transformer/encoder_norm", SCALE)
-
-
-def head(config: ViTConfig) -> list[table.Row]:
-    """List the parameters that follow the pooling: the tanh layer and the head, as far as there are any."""
-    rows = dense("pre_logits", "pre_logits") if config.representation_size else []
-    return rows + (dense("head", "head") if config.num_classes else [])
-
-
-def mlp(ours: str, theirs: str) -> list[table.Row]:
-    return dense(f"{ours}.fc1", f"{theirs}/Dense_0") + dense(f"{ours}.fc2", f"{theirs}/Dense_1")
-
-
-def dense(ours: str, theirs: str) -> list[table.Row]:
-    """Return the rows of a Flax dense layer: its kernel is our weight transposed."""
-    weight, kernel = f"{ours}.weight", (f"{theirs}/kernel",)
-    transposed = table.Row(weight, kernel, lambda arrays: arrays[0].mT, lambda tensor: [tensor.mT])
-    return [transposed, table.renamed(f"{ours}.bias", f"{theirs}/bias")]
-
-
-def _group_norm(ours: str, theirs: str) -> list[table.Row]:
-    """Return the rows of a Flax group norm: (1, 1, 1, C) in the released files, (C,) in today's code."""
-    return [
-        table.Row(
-            f"{ours}.{part}",
-            (f"{theirs}/{name}",),
-            lambda arrays: arrays[0].flatten(),
-            lambda tensor: [tensor[None, None, None]],
+def _row(config: Any, ours: str, layer: str, theirs: tuple[str, ...], shape: tuple[int, ...]) -> table.Row:
+    """Return the row of a layer's weight or bias: in the file the axes of the inputs come first."""
+    if len(shape) == 4:  # (height, width, in, out) -> (out, in, height, width)
+        return table.Row(
+            ours,
+            theirs,
+            lambda arrays: arrays[0].permute(3, 2, 0, 1),
+            lambda tensor: [tensor.permute(2, 3, 1, 0)],
         )
-        for part, name in (("weight", "scale"), ("bias", "bias"))
-    ]
+    is_qkv, there = layer.endswith("attention.qkv"), shape[::-1]
+    if is_qkv:  # each (D, heads, head_dim), its bias (heads, head_dim)
+        there = (*shape[1:], config.num_heads, config.head_dim)
+    elif layer.endswith("attention.out") and len(shape) == 2:
+        there = (config.num_heads, config.head_dim, shape[0])
+    elif layer.startswith("stem.") and "norm" in layer:  # (C,) in today's code
+        there = (1, 1, 1, *shape)
+    elif config.family == "ResNet" and len(shape) == 2:  # a convolution of one pixel
+        there = (1, 1, *there)
 
+    def read(arrays: list[Tensor]) -> Tensor:
+        if len(shape) == 1:
+            return torch.cat([array.flatten() for array in arrays])
+        return torch.cat([(array.flatten(1) if is_qkv else array.flatten(0, -2)).T for array in arrays])
 
-def attention(ours: str, theirs: str, config: ViTConfig) -> list[table.Row]:
-    """Return the rows of a Flax multi-head attention: kernels by head, query, key and value apart."""
-    width, heads, head_dim = config.width, config.num_heads, config.head_dim
-    parts = ("query", "key", "value")
-
-    def joined(arrays: list[Tensor]) -> Tensor:
-        return torch.cat([array.reshape(width, width).T for array in arrays])
-
-    return [
-        table.Row(
-            f"{ours}.qkv.weight",
-            tuple(f"{theirs}/{part}/kernel" for part in parts),  # each (D, heads, head_dim)
-            joined,
-            lambda tensor: [part.T.reshape(width, heads, head_dim) for part in tensor.chunk(3)],
-        ),
-        table.Row(
-            f"{ours}.qkv.bias",
-            tuple(f"{theirs}/{part}/bias" for part in parts),  # each (heads, head_dim)
-            lambda arrays: torch.cat([array.reshape(width) for array in arrays]),
-            lambda tensor: [part.reshape(heads, head_dim) for part in tensor.chunk(3)],
-        ),
-        table.Row(
-            f"{ours}.out.weight",
-            (f"{theirs}/out/kernel",),  # (heads, head_dim, D)
-            lambda arrays: arrays[0].reshape(width, width).T,
-            lambda tensor: [tensor.T.reshape(heads, head_dim, width)],
-        ),
-        table.renamed(f"{ours}.out.bias", f"{theirs}/out/bias"),
-    ]
+    return table.Row(
+        ours, theirs, read, lambda tensor: [part.t().reshape(there) for part in tensor.chunk(len(theirs))]
+    )

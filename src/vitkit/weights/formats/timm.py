@@ -204,18 +204,6 @@ NORMS: dict[str, models.NormKind] = {"layernorm": "layer", "rmsnorm": "rms"}
 
 
 @dataclass(frozen=True)
-class TopFields:
-    """The fields at the top of `config.json` that are read."""
-
-    architecture: str = ""
-    model_args: Mapping[str, Any] = field(default_factory=dict)
-    pretrained_cfg: Mapping[str, Any] | None = None
-    global_pool: str | None = None
-    label_names: Any = None
-    labels: Any = None
-
-
-@dataclass(frozen=True)
 class ModelArguments:
     """The fields of `model_args` that are read, with timm's defaults; None: the architecture decides."""
 
@@ -259,6 +247,17 @@ class PretrainedFields:
     tag: str = ""
 
 
+@dataclass(frozen=True)
+class TopFields(PretrainedFields):
+    """The fields at the top of `config.json` that are read: an old file is one flat object."""
+
+    architecture: str = ""
+    model_args: Mapping[str, Any] = field(default_factory=dict)
+    pretrained_cfg: Mapping[str, Any] | None = None
+    global_pool: str | None = None
+    labels: Any = None
+
+
 class Settings:
     """The fields of a timm `config.json` of any age; every field has a value when there is no such file.
 
@@ -275,39 +274,44 @@ class Settings:
         self.values = fields.model_args
         """All of `model_args` as they stand there."""
         self.arguments = read_fields(ModelArguments, fields.model_args, f"{self.where}: model_args")
-        pretrained, where = fields.pretrained_cfg, f"{self.where}: pretrained_cfg"
-        if pretrained is None:  # an old file is one flat object
-            pretrained, where = config, str(self.where)
-        self.pretrained = read_fields(PretrainedFields, pretrained, where)
+        self.pretrained: PretrainedFields = fields
+        if fields.pretrained_cfg is not None:
+            where = f"{self.where}: pretrained_cfg"
+            self.pretrained = read_fields(PretrainedFields, fields.pretrained_cfg, where)
         names = fields.label_names or self.pretrained.label_names or fields.labels
         self.class_names = tuple(str(name) for name in names) if isinstance(names, list) else ()
-        pool = self.arguments.global_pool
+        arguments, pretrained_cfg = self.arguments, self.pretrained
+        pool = arguments.global_pool
         self.global_pool = fields.global_pool if pool is None else pool
-        if (crop_fraction := self.pretrained.crop_pct) and crop_fraction < 0.01:
+        if (crop_fraction := pretrained_cfg.crop_pct) and crop_fraction < 0.01:
             raise VitkitError(
                 f"{self.where}: crop_pct: a fraction of the image was expected, found {crop_fraction}."
             )
-
-    @property
-    def image_size(self) -> tuple[int, int] | None:
-        size = self.arguments.img_size or self.pretrained.input_size[1:]
-        return models.height_and_width(size) if isinstance(size, int) or len(size) == 2 else None
-
-    @property
-    def num_heads(self) -> int | None:
-        """The number in the architecture's name, unless the arguments have another."""
-        if self.arguments.num_heads is not None:
-            return self.arguments.num_heads
-        return self.named_size[1] if self.named_size else None
-
-    @property
-    def named_size(self) -> tuple[int, int] | None:
-        """The width and heads that the architecture's name stands for."""
-        for pattern, size in OTHER_SIZES:
-            if re.fullmatch(pattern, self.architecture):
-                return size
+        size = arguments.img_size or pretrained_cfg.input_size[1:]
+        is_size = isinstance(size, int) or len(size) == 2
+        self.image_size = models.height_and_width(size) if is_size else None  # type: ignore[arg-type]
+        others = (size for pattern, size in OTHER_SIZES if re.fullmatch(pattern, self.architecture))
         named = SIZED.fullmatch(self.architecture)
-        return SIZES.get(named[1]) if named else None
+        self.named_size = next(others, SIZES.get(named[1]) if named else None)
+        """The width and heads that the architecture's name stands for."""
+        self.num_heads = arguments.num_heads
+        """The number in the architecture's name, unless the arguments have another."""
+        if self.num_heads is None and self.named_size:
+            self.num_heads = self.named_size[1]
+        kinds = (kind for pattern, kind in ROTARY if re.fullmatch(pattern, self.architecture))
+        self.rotary = next(kinds, None)
+        """Rotary positions, by the architecture's name alone."""
+        self.final_norm = arguments.final_norm
+        self.perception = PERCEPTION.fullmatch(self.architecture)
+        if self.perception:
+            kind, _, patch, side = self.perception.groups()
+            self.rotary = replace(models.PE_ROTARY, reference_grid=(int(side) // int(patch),) * 2)
+            self.final_norm = self.final_norm and kind == "core"
+        self.is_eva = self.rotary is not None or EVA_NAMES.fullmatch(self.architecture) is not None
+        """Whether it is of timm's classes Eva or Beit, whose parts their tensors show."""
+        # timm takes names of norms in any spelling, with "fp32" for what is the rule here.
+        norm = (arguments.norm_layer or "layernorm").replace("_", "").lower()
+        self.norm = NORMS.get(norm.removesuffix("fp32"))
 
     @property
     def gelu(self) -> models.Gelu:
@@ -320,33 +324,9 @@ class Settings:
             raise VitkitError(f"{self.where}: act_layer: expected one of {names}, found {name!r}.")
         return GELUS[name]
 
-    @property
-    def rotary(self) -> models.RotaryConfig | None:
-        """Rotary positions, by the architecture's name alone."""
-        if match := PERCEPTION.fullmatch(self.architecture):
-            side = int(match[4]) // int(match[3])
-            return replace(models.PE_ROTARY, reference_grid=(side, side))
-        return next((kind for pattern, kind in ROTARY if re.fullmatch(pattern, self.architecture)), None)
-
-    @property
-    def is_eva(self) -> bool:
-        """Whether it is of timm's classes Eva or Beit, whose parts their tensors show."""
-        return self.rotary is not None or EVA_NAMES.fullmatch(self.architecture) is not None
-
-    @property
-    def final_norm(self) -> bool:
-        match = PERCEPTION.fullmatch(self.architecture)
-        return self.arguments.final_norm and (match is None or match[1] == "core")
-
-    @property
-    def norm(self) -> models.NormKind | None:
-        """Kind of the norms, whose names timm takes in any spelling, "fp32" for what is the rule here."""
-        name = (self.arguments.norm_layer or "layernorm").replace("_", "").lower()
-        return NORMS.get(name.removesuffix("fp32"))
-
     def norm_eps(self, source: Source) -> float:
         """Epsilon of every LayerNorm: by the architecture's name; without one, CLIP shows in its norm_pre."""
-        if self.rotary == models.DINOV3_ROTARY or PERCEPTION.fullmatch(self.architecture):
+        if self.rotary == models.DINOV3_ROTARY or self.perception:
             return CLIP_NORM_EPS
         if self.is_eva:
             return NORM_EPS
@@ -537,8 +517,7 @@ def _has_clip_eps(config: ViTConfig) -> bool:
 def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
     """Name what timm's BiT cannot build."""
     yield from absent_from_libraries(config)
-    if config.groups != GROUPS:
-        yield f"groups {config.groups} (only {GROUPS})"
+    yield from table.unsupported_values(config, {"groups": (GROUPS,)})
     if not _is_named(config) and (config.layers, 1) not in BIT_NAMES:
         yield f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})"
 
@@ -783,11 +762,8 @@ def _refuse_shapes(source: Source, settings: Settings) -> None:
 
 
 def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTConfig:
-    shapes, hybrid_root = source.shapes, _hybrid_root(source)
-    axes = {"pos_embed": 3, "reg_token": 3, hybrid_root or "": 4}
-    axes |= {key: 2 for key in shapes if re.fullmatch(r"blocks\.\d+\.attn\.qkv\.weight", key)}
-    for key in axes.keys() & shapes.keys():
-        table.check_axes(source, key, axes[key])
+    shapes, roots = source.shapes, (f"{BACKBONE}stem.conv.weight", f"{BACKBONE}conv.weight")
+    hybrid_root = next((name for name in roots if name in source), None)
     is_recorded = settings.has_config and not settings.is_eva
     kind = settings.arguments.pos_embed
     if is_recorded and kind not in ("learn", "none", "", False):
@@ -800,23 +776,20 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
         )
     apart = FIRST_GATES in source
     sizes = table.read_sizes(source, {**NAMES, "blocks.mlp.fc1": GATES} if apart else NAMES)
-    width, backbone = sizes["width"], _backbone(source)
+    width, backbone = sizes["width"], _backbone(source, hybrid_root)
     if hybrid_root:
         sizes["in_channels"] = shapes[hybrid_root][1]
     pool, registers = _pooling(source, settings)
     class_token = "cls_token" in source
     prefix = class_token + registers
     if "pos_embed" in source:
-        count, recorded = shapes["pos_embed"][1], settings.image_size
+        count, recorded = table.count_tokens(source, "pos_embed"), settings.image_size
         image_size, inside = table.image_size_of(
             source, sizes["patch_size"], count, hints.image_size, backbone, prefix, recorded
         )
-    elif (given := settings.image_size or hints.image_size) is not None:
-        image_size, inside = given, True
     else:
-        raise table.NotRecordedError(
-            f"{source.path}: no position embeddings show its image size: give image_size. The usual: 224."
-        )
+        given, why = settings.image_size or hints.image_size, "no position embeddings show its image size"
+        image_size, inside = table.require_image_size(source, given, why), True
     named, where = settings.named_size, ", and no config.json"
     # The name's heads would then be of another model, which would compute without complaint.
     if named and named[0] != width and settings.arguments.embed_dim is None:
@@ -907,7 +880,7 @@ def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
             f"{source.path}: global_pool {name!r} with {token}{also}: expected 'token' with a class token, "
             "or 'avg', 'max', 'map' or '' of the patches."
         )
-    registers = source.shapes["reg_token"][1] if "reg_token" in source else 0
+    registers = table.count_tokens(source, "reg_token")
     if name == "map" and class_token + registers and not (include or settings.is_eva):
         raise VitkitError(
             f"{source.path}: timm's attention pooling leaves out its {class_token + registers} first tokens, "
@@ -916,23 +889,18 @@ def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
     return POOLS[name], registers
 
 
-def _backbone(source: Source) -> BackboneConfig | None:
+def _backbone(source: Source, root: str | None) -> BackboneConfig | None:
     """Return the hybrid's ResNet with timm's numerics; its widths are read from the first convolution."""
-    if (root := _hybrid_root(source)) is None:
-        if any(key.startswith(BACKBONE) for key in source.shapes):
-            raise VitkitError(
-                f"{source.path}: its convolutions before the Transformer are no ResNet with GroupNorm: of "
-                f"timm's hybrids these are read: {', '.join(HYBRID_NAMES.values())}, ..."
-            )
-        return None
-    layers, width_factor = _layers(source, f"{BACKBONE}stages."), source.shapes[root][0] / 64
-    return BackboneConfig(layers, width_factor, GROUP_NORM_EPS, "variance", STANDARDIZATION_EPS)
-
-
-def _hybrid_root(source: Source) -> str | None:
-    """Return the name of a hybrid's first convolution."""
-    names = (f"{BACKBONE}stem.conv.weight", f"{BACKBONE}conv.weight")
-    return next((name for name in names if name in source), None)
+    if root is not None:
+        table.check_axes(source, root, 4)
+        layers, width_factor = _layers(source, f"{BACKBONE}stages."), source.shapes[root][0] / 64
+        return BackboneConfig(layers, width_factor, GROUP_NORM_EPS, "variance", STANDARDIZATION_EPS)
+    if any(key.startswith(BACKBONE) for key in source.shapes):
+        raise VitkitError(
+            f"{source.path}: its convolutions before the Transformer are no ResNet with GroupNorm: of "
+            f"timm's hybrids these are read: {', '.join(HYBRID_NAMES.values())}, ..."
+        )
+    return None
 
 
 def _layers(source: Source, start: str) -> tuple[int, ...]:
@@ -965,14 +933,9 @@ def _read_bit(source: Source, settings: Settings, hints: table.Hints) -> table.T
     eps = STANDARDIZATION_EPS if is_fixed else USUAL_STANDARDIZATION_EPS
     if settings.global_pool not in (None, "avg"):
         raise VitkitError(f"{source.path}: global_pool: BiT's is 'avg', found {settings.global_pool!r}.")
-    if (size := settings.image_size or hints.image_size) is None:
-        raise table.NotRecordedError(
-            f"{source.path}: the tensors of a ResNet do not tell its image size: give image_size. The usual: "
-            "224, and 448 where it was fine-tuned on ImageNet."
-        )
+    size, why = settings.image_size or hints.image_size, "the tensors of a ResNet do not tell its image size"
+    size = table.require_image_size(source, size, why, "224, and 448 where fine-tuned on ImageNet")
     table.check_axes(source, "stem.conv.weight", 4)
-    if "head.fc.weight" in source:
-        table.check_pointwise(source, "head.fc.weight", (2, 3))
     root = source.shapes["stem.conv.weight"]
     mean, std = settings.statistics(root[1])
     config = ResNetConfig(
