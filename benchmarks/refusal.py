@@ -61,18 +61,18 @@ def refused(
 ) -> dict[str, NDArray[np.bool_]]:
     """Learn rows, and say by each score which other images are refused."""
     head = solve_head(rows, labels, int(labels.max()) + 1)
-    made = cross_calibrate(rows, labels, head.logits_without)
+    parts, scores = cross_calibrate(rows, labels, head.logits_without)
     logits = others @ head.weights.T + head.bias
-    scales = made.parts["scales"].astype(np.float64)
+    scales = parts["scales"].astype(np.float64)
     fold = np.arange(len(rows)) % FOLDS
     neighbours = np.empty(len(rows))
     for number in range(FOLDS):
         neighbours[fold == number] = neighbour_distance(rows[fold != number], rows[fold == number])
-    distance = nearest_distance(made.parts, others)
+    distance = nearest_distance(parts, others)
     own_energy = energy(head.logits_without)
     pairs = {
-        "vitkit": (made.scores, distance / scales[0] + energy(logits) / scales[1]),
-        "distance": ((made.scores - own_energy / scales[1]) * scales[0], distance),
+        "vitkit": (scores, distance / scales[0] + energy(logits) / scales[1]),
+        "distance": ((scores - own_energy / scales[1]) * scales[0], distance),
         "energy": (own_energy, energy(logits)),
         "maximum softmax": (surprise(head.logits_without), surprise(logits)),
         "5 neighbours": (neighbours, neighbour_distance(rows, others)),

@@ -18,7 +18,7 @@ from tests.engines.models import fake_engines
 from tests.helpers.cli import Cli
 from tests.helpers.photos import TINY, picture
 from tests.helpers.refusals import refused
-from vitkit.runs.refusal import read_record
+from vitkit.runs.trained_model import read_refusal
 from vitkit.weights.model_card import card_of
 
 KINDS = {"grass": (40, 190, 60), "red fruit": (200, 40, 40), "sky": (60, 90, 220)}
@@ -64,7 +64,7 @@ def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_counts_on_held_out_images_what_is_strange(trained: Path) -> None:
-    record, card = read_record(trained), vitkit.load_model(trained).card
+    record, card = read_refusal(trained), vitkit.load_model(trained).card
     assert record is not None and card.refusal is not None
     assert (record.split, record.share, dict(record.images)) == ("test", 0.02, dict.fromkeys(KINDS, 20))
     assert len(card.refusal.scores) == 60
@@ -180,7 +180,7 @@ def test_an_exported_model_refuses_too(
 def test_a_model_without_held_out_images_refuses_nothing(photos: Path, tmp_path: Path, cli: Cli) -> None:
     splits = ["--splits.test-fraction", "0", "--splits.val-fraction", "0"]
     cli(["train", "--data", str(photos), "--out", str(tmp_path / "run"), *TINY, *splits])
-    assert read_record(tmp_path / "run") is None
+    assert read_refusal(tmp_path / "run") is None
     answer = vitkit.Predictor(tmp_path / "run")(photos / "sky" / "3.png")
     assert (answer.refused, answer.typicality) == (False, None)
     refused(

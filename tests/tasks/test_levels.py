@@ -2,7 +2,7 @@
 
 from vitkit.evaluation.levels import GroupScore, LevelScore, LevelScores
 from vitkit.result import Table
-from vitkit.tasks.levels import level_section, level_table
+from vitkit.tasks.answering import level_section, level_table
 
 SCORES = LevelScores(
     thresholds=(0.5, 0.9, None),

@@ -30,7 +30,7 @@ from vitkit.engines import folder as engines
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, import_package, refusing
 from vitkit.errors import VitkitError
 from vitkit.evaluation import refusal
-from vitkit.evaluation.run_model import output_function
+from vitkit.evaluation.run_model import WithNovelty, output_function
 from vitkit.models.config import PLAIN, Compute, ModelConfig, halve
 from vitkit.models.fast import CENTRE, FOLDED_PIXELS, ROTARY, can_fold_pixels, compute_as
 from vitkit.models.image_model import ImageModel
@@ -132,26 +132,11 @@ def example_images(model: ImageModel, count: int = 2) -> Tensor:
     return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
 
 
-class TwoOutputs(nn.Module):
-    """A model with logits `(B, K)` and the scores `(B,)` of its `Novelty`, from the same features."""
-
-    def __init__(self, model: ImageModel) -> None:
-        super().__init__()
-        self.model = model
-        # In the graph alone once more, by the name that keeps it out of quantisation.
-        self.novelty, model.novelty = model.novelty, None
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute both."""
-        assert self.novelty is not None
-        features = self.model.features(images)
-        logits: Tensor = self.model.head(features)
-        return logits, self.novelty(features, logits)
-
-
 def two_outputs(graph: ImageModel) -> nn.Module:
     """Give a graph its second output, the score of its `Novelty`; without one it is left as it is."""
-    return graph if graph.novelty is None else TwoOutputs(graph)
+    # In the graph alone once, by the name that keeps it out of quantisation.
+    novelty, graph.novelty = graph.novelty, None
+    return graph if novelty is None else WithNovelty(graph, novelty)
 
 
 class UnmergedMaxPool(nn.Module):
@@ -197,7 +182,7 @@ def write_onnx(model: ImageModel, folder: Path) -> None:
             (example_images(model),),
             folder / engines.FILES["onnxruntime"][0],
             input_names=["images"],
-            output_names=["logits", "novelty"] if isinstance(outputs, TwoOutputs) else ["logits"],
+            output_names=["logits", "novelty"] if isinstance(outputs, WithNovelty) else ["logits"],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             external_data=True,  # one file of this format holds at most 2 GiB
             verbose=False,

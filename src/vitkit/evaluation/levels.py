@@ -304,15 +304,12 @@ def score_levels(
         sure[:, here] = is_sure(shares[:, here], of_part)
     depths, rows, tree = sure.sum(0), list[LevelScore](), dict[str, GroupScore]()
     for number, level in enumerate(levels):
-        here, ended = sure[number], depths == number + 1
-        correct, named, hits = int(right[number].sum()), int(here.sum()), int((here & right[number]).sum())
-        interval = binomial_interval(hits, named) if named else None
-        accuracy = correct / count, binomial_interval(correct, count)
-        ends = int(ended.sum()), int((ended & right[number]).sum())
-        rows.append(
-            LevelScore(number + 1, len(level.names), correct, *accuracy, named, hits, interval, *ends)
-        )
-        masks = (np.ones(count, bool), right[number], here, here & right[number])
+        masks = (np.ones(count, bool), right[number], sure[number], sure[number] & right[number])
+        _, correct, named, hits = (int(mask.sum()) for mask in masks)
+        accuracy = correct, correct / count, binomial_interval(correct, count)
+        answers = named, hits, binomial_interval(hits, named) if named else None
+        ends = (int((mask & (depths == number + 1)).sum()) for mask in masks[:2])
+        rows.append(LevelScore(number + 1, len(level.names), *accuracy, *answers, *ends))
         sums = (np.bincount(true[number][mask], minlength=len(level.names)).tolist() for mask in masks)
         for name, *counts in zip(level.names, *sums, strict=True):
             # A class that ends above this level is in the table already.

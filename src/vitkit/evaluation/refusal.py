@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vitkit.config import Count
 from vitkit.errors import VitkitError
 from vitkit.evaluation.ridge import solve_head
-from vitkit.evaluation.statistics import binomial_interval
+from vitkit.evaluation.statistics import binomial_interval, describe_interval
 from vitkit.models.config import Refusal
 from vitkit.text import pluralize
 
@@ -211,17 +211,31 @@ def judge_halves(scores: Floats, share: float) -> NDArray[np.bool_]:
     return refused
 
 
-@dataclass(frozen=True, eq=False)
-class Calibrated:
-    """The parts of a `Novelty`, and the scores of the images that they are made of."""
+def count_refused(
+    refusal: Refusal, scores: Floats, labels: Integers, class_names: Sequence[str]
+) -> RefusalRecord:
+    """Count the images of each class that a model refuses by the default share.
 
-    parts: dict[str, NDArray[np.float32]]
-    """Its arguments."""
-    scores: NDArray[np.float64]
-    """`(N,)`"""
+    Args:
+        refusal: the model's record.
+        scores: `(N,)` of images of its split.
+        labels: `(N,)`.
+        class_names: K names.
+
+    Returns:
+        The record; its strangest images are numbers among these N.
+    """
+    share, classes = choose_share(refusal, None), len(class_names)
+    refused = judge_halves(scores, share)
+    counts = (np.bincount(each, minlength=classes).tolist() for each in (labels, labels[refused]))
+    images, of_class = (dict(zip(class_names, count, strict=True)) for count in counts)
+    strangest = np.flatnonzero(refused)[np.argsort(-scores[refused], kind="stable")]
+    return RefusalRecord(refusal.split, share, images, of_class, tuple(strangest.tolist()))
 
 
-def cross_calibrate(features: Floats, labels: Integers, logits_without: Floats) -> Calibrated:
+def cross_calibrate(
+    features: Floats, labels: Integers, logits_without: Floats
+) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.float64]]:
     """Make a `Novelty` for a linear head on frozen features, with the scores of all images it is made of.
 
     Each image is scored by the statistics of four fifths of the others (cross-conformal prediction, Vovk
@@ -232,6 +246,9 @@ def cross_calibrate(features: Floats, labels: Integers, logits_without: Floats) 
         features: `(N, D)`, finite, in an order that says nothing of the classes.
         labels: `(N,)` from 0 to K - 1.
         logits_without: `(N, K)`, of each image by the head without it.
+
+    Returns:
+        The arguments of the `Novelty`, and the scores `(N,)` of the images.
     """
     fold, distances = np.arange(len(labels)) % FOLDS, np.empty(len(labels))
     for number in range(FOLDS):
@@ -246,9 +263,8 @@ def cross_calibrate(features: Floats, labels: Integers, logits_without: Floats) 
     # Images that are all alike have no deviation.
     scales = np.maximum([distances.std(), energy.std()], 1e-6)
     parts = fit_statistics(features, labels, logits_without.shape[1])
-    return Calibrated(
-        {**parts, "scales": scales.astype(np.float32)}, distances / scales[0] + energy / scales[1]
-    )
+    parts["scales"] = scales.astype(np.float32)
+    return parts, distances / scales[0] + energy / scales[1]
 
 
 def nearest_distance(parts: Mapping[str, Floats], features: Floats) -> NDArray[np.float64]:
@@ -278,11 +294,11 @@ def count_unseen(features: Floats, labels: Integers, classes: int, share: float)
     for number in range(min(classes, MOST_LEFT_OUT)) if classes > 2 else ():
         rest, unseen = labels != number, labels == number
         head = solve_head(features[rest], labels[rest] - (labels[rest] > number), classes - 1)
-        made = cross_calibrate(features[rest], head.labels, head.logits_without)
+        parts, own = cross_calibrate(features[rest], head.labels, head.logits_without)
         energy = -np.logaddexp.reduce(features[unseen] @ head.weights.T + head.bias, axis=1)
-        scales = made.parts["scales"].astype(np.float64)
-        scores = nearest_distance(made.parts, features[unseen]) / scales[0] + energy / scales[1]
-        counts[number] = int((typicality(scores, np.sort(made.scores).tolist()) <= share).sum())
+        scales = parts["scales"].astype(np.float64)
+        scores = nearest_distance(parts, features[unseen]) / scales[0] + energy / scales[1]
+        counts[number] = int((typicality(scores, np.sort(own).tolist()) <= share).sum())
     return counts
 
 
@@ -290,5 +306,4 @@ def describe_rate(refused: int, images: int) -> str:
     """Write a share of images with its 95 % interval: "87% (95 % interval 81% to 92%)"."""
     if not images:
         return "–"
-    low, high = binomial_interval(refused, images)
-    return f"{refused / images:.1%} (95 % interval {low:.1%} to {high:.1%})"
+    return f"{refused / images:.1%} {describe_interval(binomial_interval(refused, images))}"

@@ -23,7 +23,7 @@ from vitkit.data.stream.loader import Batch
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.predictions import IN_MEMORY, ImageScores, Predictions, check_labels, image_scores
 from vitkit.models.config import LossFunction, Precision
-from vitkit.models.image_model import ImageModel, autocast
+from vitkit.models.image_model import ImageModel, autocast, copy_to_processor
 from vitkit.models.novelty import Novelty
 from vitkit.world import ALONE, World, prepared_together
 
@@ -49,17 +49,17 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 class WithNovelty(nn.Module):
-    """A model whose outputs `(B, K + 1)` are its logits and the scores of its `Novelty`, the last column."""
+    """A model with logits `(B, K)` and the scores `(B,)` of its `Novelty`, from the same features."""
 
     def __init__(self, model: ImageModel, novelty: Novelty) -> None:
         super().__init__()
         self.model, self.novelty = model, novelty
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute both from the same features."""
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute both."""
         features = self.model.features(images)
         logits: Tensor = self.model.head(features)
-        return torch.cat([logits.float(), self.novelty(features, logits)[:, None]], 1)
+        return logits, self.novelty(features, logits)
 
 
 @contextlib.contextmanager
@@ -86,19 +86,10 @@ def output_function(
         compute = WithNovelty(model, model.novelty)
 
     def launch(images: Tensor) -> Callable[[], Rows]:
-        values = compute(images.to(device)).float().to("cpu", non_blocking=True)
-        if device.type != "cuda":
-            return lambda: values.numpy()
-        arrived: Any = torch.cuda.Event  # its constructor and its methods have no type hints
-        event = arrived()
-        event.record(torch.cuda.current_stream(device))
-
-        def read() -> Rows:
-            event.synchronize()
-            rows: Rows = values.numpy()
-            return rows
-
-        return read
+        outputs = compute(images.to(device))
+        values = torch.column_stack(outputs) if isinstance(outputs, tuple) else outputs
+        copied = copy_to_processor(values.float())
+        return lambda: copied().numpy()
 
     with evaluation_mode(model), autocast(device, precision):
         yield launch

@@ -16,7 +16,7 @@ from vitkit.config import to_json, write
 from vitkit.data.config import PROTOCOLS, WORKER_TIMEOUT, ProtocolName, parse_split
 from vitkit.data.decode.image import decode
 from vitkit.data.layouts.image_paths import NamedImage, find_images
-from vitkit.data.layouts.repeats import bytes_digest, repeats_of_training
+from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
@@ -32,7 +32,7 @@ from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unread
 from vitkit.runs import processes, steps, trained_model
 from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import Answering, answering_of
-from vitkit.tasks.refusal import SHOWN, Accepted, refusal_section
+from vitkit.tasks.page import REFUSED_SHOWN, Accepted, refusal_section
 from vitkit.weights.model_card import Described, card_of
 from vitkit.world import prepared_together
 
@@ -277,7 +277,7 @@ def measure_others(
     missed = [row for row in readable if not predicted[row].guesses.refused]
     missed.sort(key=lambda row: -(predicted[row].guesses.typicality or 0))
     rule, accepted = predictor.preprocessing.decode, list[Accepted]()
-    for row in missed[:SHOWN]:
+    for row in missed[:REFUSED_SHOWN]:
         guess = predicted[row].guesses[0]
         pixels = decode(named[row].content(), rule)
         accepted.append((predicted[row].name, f"{guess.name} {guess.probability:.1%}", pixels))
@@ -395,13 +395,8 @@ def _images_of_head(
         learned = {each.tobytes() for each in closed_form.read_model(folder)[1].hashes}
     except VitkitError:  # its images were left behind, say
         return None
-    with listener.progress("looking for images of the head", len(samples)) as progress:
-        rows = list[int]()
-        for index in range(len(samples)):
-            if bytes_digest(samples, index) in learned:
-                rows.append(index)
-            progress(index + 1)
-    return np.array(rows, np.int64)
+    hashes = enumerate(closed_form.hash_images(samples, listener))
+    return np.array([index for index, digest in hashes if digest in learned], np.int64)
 
 
 def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> Path | None:

@@ -20,7 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.config import PLAIN
 from vitkit.models.image_model import ImageModel
-from vitkit.runs import machine, records, refusal, series_record, start, trained_model
+from vitkit.runs import machine, records, series_record, start, trained_model
 from vitkit.runs.config import read_config, shown_command
 from vitkit.runs.folder import kind_of
 from vitkit.tasks import task_of
@@ -112,7 +112,7 @@ def write_report(
         left_out=left_out,
         evaluations=evaluations,
         samples=samples,
-        refusal=None if model.card.refusal is None else refusal.read_record(folder),
+        refusal=None if model.card.refusal is None else trained_model.read_refusal(folder),
         commands=[
             shown_command(str(config.get("command") or "vitkit.train(...)")),
             f"vitkit evaluate {quoted}",

@@ -22,7 +22,7 @@ from vitkit.jobs.trackers import EVENTS, TrackingListener
 from vitkit.listener import SILENT, Listener
 from vitkit.models.config import Card, Compute, Levels
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs import budget, build, closed_form, machine, processes, records, refusal, steps, trained_model
+from vitkit.runs import budget, build, closed_form, machine, processes, records, steps, trained_model
 from vitkit.runs import plan as planning
 from vitkit.runs.config import Run, changed_options, name_options, read_config
 from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
@@ -231,7 +231,7 @@ def _complete(
         parts = replace(parts, model=model)
         training = run.training
         precision = machine.prepare(model, training.precision, training.exact, "evaluation")
-        refusal.learn_refusal(parts, precision, listener)
+        steps.learn_refusal(parts, precision, listener)
         save_model(model, folder)
         steps.keep_examples(parts, trainer.evaluated_objective, listener)
         _finish(plan, parts, recorded, weights.removeprefix("weights "), listener)
@@ -273,8 +273,7 @@ def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> 
         )
     if lines := answering_of(model.card).describe_levels(model.card):
         listener.show([("levels", lines)])
-    if model.card.refusal is not None:
-        refusal.measure_head(parts.folder, model, images, head, listener)
+    closed_form.measure_head(parts.folder, model, images, head, listener)
     return replace(parts, model=model.to(parts.device))
 
 

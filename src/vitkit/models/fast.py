@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.models.config import PLAIN, Compute, ViTConfig
-from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
+from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps, tapped
 from vitkit.models.known_parts import ANY, LAYERS, Watch, Way, contents
 from vitkit.models.novelty import Novelty
 from vitkit.models.parts import (
@@ -199,7 +199,7 @@ class CompiledBlock(Block):
         drops = self.training and self.attention.dropout > 0
         # Asked at every call: a hook may have been added since.
         parts = (self.norm1, self.attention, self.dropout, self.norm2, self.mlp)
-        whole = self.watch.ask(lambda: can_compile(self), self, parts)
+        whole = self.watch.ask(lambda: COMPILED_BLOCK.knows(self), self, parts)
         if self.compiled is not None and taps is None and not drops and whole:
             heads, epsilon = self.attention.num_heads, self.norm1.eps or 0.0
             out = self.compiled(x, block_weights(self), heads, epsilon, partial(block_extras, self, x))
@@ -222,10 +222,7 @@ class FastViT(ViT):
         if not (folds and isinstance(stem, PatchStem) and images.numel() > stem.weight.numel()):
             return super().patches(images, taps, any_size)
         self.require_size(images, any_size)
-        patches = embed_pixels(stem, images, self.pixel_mean, self.pixel_std)
-        if taps is not None:
-            taps["stem"] = patches
-        return patches
+        return tapped(taps, "stem", embed_pixels(stem, images, self.pixel_mean, self.pixel_std))
 
     def shortened_block(self) -> Block | None:
         """Return the last block if it computes the class token alone; None if it computes all tokens."""
@@ -269,11 +266,6 @@ def can_fold_pixels(model: ImageModel) -> bool:
     return FOLDED_PIXELS.knows(model, alone=True) and FOLDED_PIXELS.knows(cast("ViT", model).stem)
 
 
-def can_compile(block: Block) -> bool:
-    """Whether `kernels/block.c` computes all that a block does. It checks the sizes itself, at each call."""
-    return COMPILED_BLOCK.knows(block)
-
-
 def compute_as(
     model: ImageModel,
     chosen: Compute,
@@ -309,7 +301,7 @@ def compute_as(
         "last_block": (CLASS_TOKEN, [model], can_shorten),
         "gelu": (COMPILED_GELU, mlps if gelu is not None else [], COMPILED_GELU.knows),
         "pixels": (FOLDED_PIXELS, [model], can_fold_pixels),
-        "block": (COMPILED_BLOCK, blocks if compiles else [], can_compile),
+        "block": (COMPILED_BLOCK, blocks if compiles else [], COMPILED_BLOCK.knows),
     }
     plain: dict[str, Any] = {
         name: getattr(PLAIN, name)

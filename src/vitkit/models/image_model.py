@@ -5,7 +5,7 @@ the weights.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,19 +48,19 @@ class ImageModel(nn.Module):
     A family adds `features`, and its own way to draw weights.
     """
 
-    card: Card
+    card: Card = Card()
     """The name and the classes; a `vitkit.weights.model_card.ModelCard` where more is recorded."""
     config: Any
     """The family's configuration, a `ModelConfig`."""
     head: nn.Linear | nn.Identity
     """The classifier; an identity with 0 classes, so that the logits are the features."""
-    chosen: Compute
+    chosen: Compute = PLAIN
     """The way in which it computes: the plain one, unless `fast.compute_as` was called. It is not saved with
     the weights."""
-    recompute: bool
+    recompute: bool = False
     """Whether autograd stores the input of each layer alone, and the backward pass computes the layer again:
     less memory for about a third more time, and the same gradients (Chen et al. 2016)."""
-    batch_rows: BatchRows | None
+    batch_rows: BatchRows | None = None
     """The larger batch that the images of a training step are a part of; None where they are all of it."""
     novelty: Novelty | None
     """Scores how unlike its training images an image is; None where that was never computed."""
@@ -70,10 +70,6 @@ class ImageModel(nn.Module):
     def __init__(self, config: ViTConfig | ResNetConfig) -> None:
         super().__init__()
         self.config = config
-        self.card = Card()
-        self.chosen = PLAIN
-        self.recompute = False
-        self.batch_rows = None
         self.novelty = None
         self.compute_buffers()
 
@@ -217,10 +213,14 @@ class ImageModel(nn.Module):
         """
         if attention_weights:
             raise VitkitError(f"A {type(self).__name__} has no attention weights to give.")
-        logits: Tensor = self.head(self.features(images, taps))
-        if taps is not None:
-            taps["logits"] = logits
-        return logits
+        return tapped(taps, "logits", self.head(self.features(images, taps)))
+
+
+def tapped(taps: Taps | None, name: str, value: Tensor) -> Tensor:
+    """Write an intermediate into taps, if there are any, and return it."""
+    if taps is not None:
+        taps[name] = value
+    return value
 
 
 def lecun_normal(weight: Tensor, fan_in: int, generator: torch.Generator | None) -> None:
@@ -238,3 +238,25 @@ def autocast(device: torch.device, precision: Precision) -> torch.autocast:
     """
     auto = precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
     return torch.autocast(device.type, torch.bfloat16, enabled=auto or precision == "bfloat16")
+
+
+def copy_to_processor(tensor: Tensor) -> Callable[[], Tensor]:
+    """Begin to copy a tensor to the CPU.
+
+    Returns:
+        A function that waits for the copy and gives it: until it is called, a GPU computes and the caller
+        goes on.
+    """
+    copied = tensor.to("cpu", non_blocking=True)
+    if tensor.device.type != "cuda":
+        return lambda: copied
+    make_event: Any = torch.cuda.Event  # its constructor and its methods have no type hints
+    event = make_event()
+    # On the stream of the tensor's device: another device may be the current one of the process.
+    event.record(torch.cuda.current_stream(tensor.device))
+
+    def wait() -> Tensor:
+        event.synchronize()
+        return copied
+
+    return wait

@@ -18,7 +18,15 @@ from torch import Tensor, nn
 from vitkit.errors import VitkitError
 from vitkit.models import parts
 from vitkit.models.config import IN_ATTENTION, ViTConfig
-from vitkit.models.image_model import AttentionWeights, BatchRows, Grid, ImageModel, Taps, lecun_normal
+from vitkit.models.image_model import (
+    AttentionWeights,
+    BatchRows,
+    Grid,
+    ImageModel,
+    Taps,
+    lecun_normal,
+    tapped,
+)
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
 
 
@@ -128,10 +136,7 @@ class ViT(ImageModel):
             VitkitError: images of another size or number of channels than the model's, or neither uint8 nor
                 float.
         """
-        patches: Tensor = self.stem(self.normalize(images, any_size))
-        if taps is not None:
-            taps["stem"] = patches
-        return patches
+        return tapped(taps, "stem", self.stem(self.normalize(images, any_size)))
 
     def place(self, patches: Tensor, taps: Taps | None = None, grid: Grid | None = None) -> Tensor:
         """Make tokens `(B, T, D)` of patch embeddings `(B, N, D)` (paper eq. 1).
@@ -158,9 +163,7 @@ class ViT(ImageModel):
         tokens = self.dropout(tokens)  # after the positions, as in vision_transformer
         if self.pre_norm is not None:
             tokens = self.pre_norm(tokens)
-        if taps is not None:
-            taps["embedded"] = tokens
-        return tokens
+        return tapped(taps, "embedded", tokens)
 
     def embed(self, images: Tensor, taps: Taps | None = None) -> Tensor:
         """Embed images `(B, C, H, W)` as tokens `(B, T, D)` with their positions: `place` of `patches`."""
@@ -231,10 +234,7 @@ class ViT(ImageModel):
                 tokens = block(tokens, taps, f"block{i:02d}", i in explicit)
         # All tokens are normed, even if the head reads the class token alone: taps and feature maps hold
         # normed tokens.
-        encoded: Tensor = tokens if self.config.norm_after_pooling else self.norm(tokens)
-        if taps is not None:
-            taps["encoded"] = encoded
-        return encoded
+        return tapped(taps, "encoded", tokens if self.config.norm_after_pooling else self.norm(tokens))
 
     def pool(self, encoded: Tensor, taps: Taps | None = None) -> Tensor:
         """Reduce encoded tokens `(B, T, D)` to the head's features, `(B, F)`; `(B, T, F)` without pooling.
@@ -247,9 +247,8 @@ class ViT(ImageModel):
         if self.config.norm_after_pooling:
             pooled = self.norm(pooled)
         features = pooled if self.pre_logits is None else torch.tanh(self.pre_logits(pooled))
-        if taps is not None:
-            taps |= {"pooled": pooled, "pre_logits": features}
-        return features
+        tapped(taps, "pooled", pooled)
+        return tapped(taps, "pre_logits", features)
 
     def features(
         self,
@@ -349,10 +348,7 @@ class ViT(ImageModel):
             VitkitError: images of another size or number of channels than the model's, or neither uint8 nor
                 float; attention weights without taps, of a layer that is not there, or of an axial model.
         """
-        logits: Tensor = self.head(self.features(images, taps, attention_weights))
-        if taps is not None:
-            taps["logits"] = logits
-        return logits
+        return tapped(taps, "logits", self.head(self.features(images, taps, attention_weights)))
 
 
 def encoder_block(config: ViTConfig, number: int = 0) -> parts.Block:

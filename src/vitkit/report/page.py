@@ -28,7 +28,7 @@ from vitkit.report.template import render_page
 from vitkit.result import Block, Caption, Photo, Photos, Plot, Plots, Section, Table, Text
 from vitkit.tasks import page, task_of
 from vitkit.tasks.learning import Learning
-from vitkit.tasks.refusal import refusal_section
+from vitkit.tasks.page import refusal_section
 from vitkit.text import format_count, format_duration, join_names, pluralize
 from vitkit.training import checkpoint, evaluators
 from vitkit.weights.model_card import card_of, preprocessing_of, to_give_away

@@ -32,7 +32,7 @@ from vitkit.data.sources import Samples
 from vitkit.durable import json_bytes, parse_json, replace_file
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
-from vitkit.evaluation.refusal import FEWEST, MOST_HELD_OUT, cross_calibrate
+from vitkit.evaluation.refusal import FEWEST, MOST_HELD_OUT, count_refused, count_unseen, cross_calibrate
 from vitkit.evaluation.ridge import RidgeHead, solve_head
 from vitkit.listener import Listener
 from vitkit.models.config import Refusal
@@ -180,7 +180,7 @@ def compute_images(
         VitkitError: an image is in already under another class.
     """
     copies, rejects, labels = dict[bytes, list[int]](), dict[str, str](), class_numbers(samples.labels)
-    for index, digest in enumerate(_hash_images(samples, listener)):
+    for index, digest in enumerate(hash_images(samples, listener)):
         if digest is None:
             rejects[samples.key(index)] = "the file cannot be read"
         else:
@@ -215,7 +215,7 @@ def compute_images(
     return learned, rejects, sum(len(copies[key]) for key in copies if key in present)
 
 
-def _hash_images(samples: Samples, listener: Listener) -> Iterator[bytes | None]:
+def hash_images(samples: Samples, listener: Listener) -> Iterator[bytes | None]:
     """Hash each image; None where it cannot be read."""
     with listener.progress("hashing images", len(samples)) as progress:
         for index in range(len(samples)):
@@ -237,7 +237,7 @@ def backbone_images(model: Described, listener: Listener) -> tuple[Hashes, tuple
     if card.data is not None and HEAD not in card.origin:  # else its head alone was trained on that data
         try:
             train = trained_model.open_model_data(model).splits["train"]
-            hashes = {digest or bytes(32) for digest in _hash_images(train, listener)}
+            hashes = {digest or bytes(32) for digest in hash_images(train, listener)}
         except (VitkitError, OSError):
             unseen.append(card.data.name)
     before = card.origin.get("start")
@@ -270,16 +270,43 @@ def _with_head(model: ImageModel, head: RidgeHead, images: LearnedImages) -> Ima
     refuses = None
     if len(images) >= FEWEST:
         with threadpool_limits(1, "blas"):  # for the same bits, as `refit`
-            calibrated = cross_calibrate(images.rows, images.labels, head.logits_without)
-        made.novelty = Novelty(**{name: torch.from_numpy(part) for name, part in calibrated.parts.items()})
+            parts, scores = cross_calibrate(images.rows, images.labels, head.logits_without)
+        made.novelty = Novelty(**{name: torch.from_numpy(part) for name, part in parts.items()})
         # Every so many: the order of the hashes says nothing of the images.
-        some = calibrated.scores[:: -(-len(images) // MOST_HELD_OUT)]
+        some = scores[:: -(-len(images) // MOST_HELD_OUT)]
         refuses = Refusal("train", tuple(np.sort(some).tolist()))
-    made.card = replace(card, origin=origin, refusal=refuses)
-    if card.levels is not None:
-        logits = head.logits_without.astype(np.float32)
-        made.card, _ = answering_of(made.card).learn_levels(logits, images.labels, made.card, "train")
+    logits, answering = head.logits_without.astype(np.float32), answering_of(card)
+    card = replace(card, origin=origin, refusal=refuses)
+    made.card = answering.learn_levels(logits, images.labels, card, "train")
     return made.eval()
+
+
+def measure_head(
+    folder: Path, model: ImageModel, images: LearnedImages, head: RidgeHead, listener: Listener
+) -> None:
+    """Count how many images a head in closed form refuses: of its own, and of a class that is left out.
+
+    Args:
+        folder: of the run.
+        model: with the head and its `Novelty`; without one, nothing is counted.
+        images: that the head learned from.
+        head: with the logits of each image by the head without it.
+        listener: hears the result.
+    """
+    names, recorded = model.card.class_names, model.card.refusal
+    if recorded is None:
+        return
+    with threadpool_limits(1, "blas"):
+        _, scores = cross_calibrate(images.rows, images.labels, head.logits_without)
+    record, unseen = count_refused(recorded, scores, images.labels, names), dict[int, int]()
+    # Of a network that was trained on these images, or may have been, a class is never unseen.
+    if not len(images.backbone) and not images.record.unseen:
+        with listener.progress("leaving out a class at a time"), threadpool_limits(1, "blas"):
+            unseen = count_unseen(images.rows, images.labels, len(names), record.share)
+    of_unseen = {names[number]: count for number, count in unseen.items()}
+    totals = {name: record.images[name] for name in of_unseen}
+    record = replace(record, strangest=(), unseen=of_unseen, unseen_images=totals)
+    trained_model.write_refusal(folder, record, listener)
 
 
 def _stored(model: ImageModel) -> NDArray[np.float32]:

@@ -67,23 +67,23 @@ def list_images(run: Run, opened: Opened | None = None, keep: bool = False) -> s
         VitkitError: as the task's `open_data`.
     """
     learning, cut, rule = find_task(run.task).learning, run.splits, run.preprocessing.decode
-    if opened is not None:
-        # What decides which images are listed, before they are cut.
-        theirs, own = (
-            (
-                *(each.task, absolute_spec(each.data), each.preprocessing.decode),
-                *(cuts.label_separator, cuts.levels, cuts.group),
-            )
-            for each, cuts in ((opened.run, opened.run.splits), (run, cut))
-        )
-        if theirs == own:
-            return replace(opened.images.cut(cut), spec=run.data)
+    if opened is not None and _listed_by(opened.run) == _listed_by(run):
+        return replace(opened.images.cut(cut), spec=run.data)
     if not keep:
         return learning.open_data(run.data, cut, rule)
-    uncut = Splits(0, 0, label_separator=cut.label_separator, levels=cut.levels, group=cut.group)
-    listed = learning.open_data(run.data, uncut, rule)
+    listed = learning.open_data(run.data, _uncut(cut), rule)
     listed.shared.room = int(run.loading.memory_gib * 2**30 / world_of_environment().on_machine)
     return listed.cut(cut)
+
+
+def _uncut(cut: Splits) -> Splits:
+    """Return splits that list the same images and cut none of them."""
+    return Splits(0, 0, label_separator=cut.label_separator, levels=cut.levels, group=cut.group)
+
+
+def _listed_by(run: Run) -> tuple[Any, ...]:
+    """Return what decides which images a run lists, before they are cut."""
+    return run.task, absolute_spec(run.data), run.preprocessing.decode, _uncut(run.splits)
 
 
 def describe_start(run: Run, opened: Opened | None = None) -> Start:

@@ -321,16 +321,7 @@ def read_score(folder: Path, split: str, run: config.Run) -> Score | None:
     ]
     if not scores or run.training.select == "last":
         return scores[-1] if scores else None
-    return max(scores, key=lambda score: _rank(run, score))
-
-
-def _rank(run: config.Run, score: Score) -> tuple[float, float]:
-    """Make the key by which the better of two scores is the larger, as a run chooses its best weights."""
-    monitor, worst = find_task(run.task).learning.monitor, -math.inf
-    sign, tie_sign = (1 if each == "max" else -1 for each in (monitor.direction, monitor.tie_direction))
-    if score.value is None or math.isnan(score.value):
-        return worst, worst
-    return sign * score.value, worst if score.tie is None else tie_sign * score.tie
+    return max(scores, key=lambda score: task.learning.monitor.rank(score.value, score.tie))
 
 
 def choose_rate(series: Series) -> Series:
@@ -344,15 +335,17 @@ def choose_rate(series: Series) -> Series:
         VitkitError: no rate led to a score.
     """
     scores = {member: member.score for member in series.rates if member.score is not None}
-    ranked = [(member, _rank(series.run, score)) for member, score in scores.items()]
+    monitor = find_task(series.run.task).learning.monitor
+    ranked = [(member, monitor.rank(score.value, score.tie)) for member, score in scores.items()]
     # The first of equal ones: rates rise, and the lowest stays.
-    best, (value, _) = max(ranked, key=lambda pair: pair[1], default=(series.rates[0], (-math.inf, 0.0)))
-    if value == -math.inf and not any(member.diverged for member in series.rates):
+    nothing = (series.rates[0], monitor.rank(None, None))
+    best, (is_scored, *_) = max(ranked, key=lambda pair: pair[1], default=nothing)
+    if not is_scored and not any(member.diverged for member in series.rates):
         raise VitkitError(
             "The held-out images have no labels to score by: give a higher --splits.val-fraction and another "
             "--out."
         )
-    if value == -math.inf:
+    if not is_scored:
         raise NonFiniteError(
             f"None of the learning rates {_listed(series.rates, ', ')} led to a model that can be scored: "
             "training diverged. Give lower ones with --sweep-rates and another --out."

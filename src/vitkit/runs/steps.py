@@ -1,6 +1,7 @@
 """Run the steps of training to the last one: report, log, and stop where nothing is lost.
 
-Then finish the run: take the final weights, evaluate them, and check whether its files are complete.
+Then finish the run: take the final weights, teach the model which images are none of its classes, evaluate
+it, and check whether its files are complete.
 
 speed.jsonl   images/s and memory by the clock, at the steps of the metrics log; of several processes also the
               slowest, and the fraction of the time that another waits for it
@@ -22,20 +23,24 @@ from torch import nn
 from vitkit._version import __version__
 from vitkit.data.config import WORKER_TIMEOUT, parse_split
 from vitkit.data.layouts.repeats import describe_repeats, repeats_of_training
+from vitkit.data.listing import class_numbers
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches, worker_count
 from vitkit.durable import open_to_append
 from vitkit.engines.folder import EngineModel
-from vitkit.evaluation import run_model
+from vitkit.errors import VitkitError
+from vitkit.evaluation import refusal, run_model
+from vitkit.evaluation.features import FeatureExtractor
 from vitkit.listener import SILENT, Listener, added_up
-from vitkit.models.config import Precision
+from vitkit.models.config import Levels, Precision, Refusal
 from vitkit.models.image_model import ImageModel
+from vitkit.models.novelty import Novelty
 from vitkit.runs import build, machine
 from vitkit.runs.start import model_is_whole, tell_damage
-from vitkit.runs.trained_model import RejectedFiles, write_evaluation, write_examples
+from vitkit.runs.trained_model import RejectedFiles, write_evaluation, write_examples, write_refusal
 from vitkit.signals import StopSignals
 from vitkit.tasks import Answering, answering_of, find_task
-from vitkit.text import format_bytes, format_duration, pluralize
+from vitkit.text import format_bytes, format_duration, pluralize, tree_levels
 from vitkit.training import checkpoint as checkpoints
 from vitkit.training import gradients
 from vitkit.training.checkpoint import FOLDER
@@ -234,6 +239,104 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
     origin = {**card.origin, "weights": which, "vitkit": __version__, "torch": torch.__version__}
     model.card = replace(card, origin=origin)
     return model.eval(), which
+
+
+def learn_refusal(parts: build.Parts, precision: Precision, listener: Listener) -> None:
+    """Give a trained model its `Novelty`, and count on held-out images what an unusual score is; by the same
+    images choose the thresholds of its levels, if its classes have any.
+
+    The held-out images are those of the test split, which no choice was made by; else of the validation
+    split, which chose the weights: the share that is refused may then be somewhat larger, and that of wrong
+    answers too. A model without either, or of a task with several labels, refuses nothing, and is sure of
+    nothing.
+
+    Args:
+        parts: of the run, with its final weights on the device.
+        precision: that it is evaluated in.
+        listener: hears the progress, and why nothing is refused.
+    """
+    model, run, splits, names = parts.model, parts.run, parts.data.splits, parts.data.class_names
+    held_out = "test" if "test" in splits else "val"
+    if run.task != "classification" or not run.training.evaluate_test:  # a run to choose options by
+        return
+    # Those of its start, if any, were chosen for other weights.
+    learned = Levels((None,) * len(tree_levels(names))) if run.splits.levels else None
+    model.card = replace(card_of(model), levels=learned)
+    if held_out not in splits:
+        if learned is not None:
+            listener.note("The model is sure of no level: no images are held out to choose thresholds by.")
+        return
+    extractor = FeatureExtractor(model, preprocessing_of(model), parts.device, precision)
+
+    def compute(split: str, most: int) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+        samples = splits[split]
+        indices = samples.spread(most)
+        reading = replace(extractor, workers=worker_count(samples, run.loading))
+        what = {"train": "training", "val": "validation"}.get(split, split)
+        with listener.progress(f"features of {what} images", len(indices)) as progress:
+            features = reading.compute(samples, indices, progress)
+        readable = indices[features.readable]
+        return features.rows, class_numbers(samples.labels)[readable], readable
+
+    try:
+        rows, labels, _ = compute("train", max(refusal.MOST_TRAINING, 10 * len(names)))
+        own, own_labels, indices = compute(held_out, refusal.MOST_HELD_OUT)
+        # The scales may not come from the images that the threshold is counted on.
+        scaled = (
+            rows if held_out == "val" or "val" not in splits else compute("val", refusal.MOST_HELD_OUT)[0]
+        )
+    except VitkitError as error:
+        listener.note(f"No image is refused as none of the classes: {error}")
+        return
+    answering = answering_of(model.card)
+    model.card = answering.learn_levels(_head_logits(model, own), own_labels, model.card, held_out)
+    if lines := answering.describe_levels(model.card):
+        listener.show([("levels", lines)])
+    if len(own) < refusal.FEWEST or not np.bincount(labels, minlength=len(names)).all():
+        listener.note(
+            f"No image is refused as none of the classes: that takes {refusal.FEWEST} {held_out} images and "
+            f"a training image of each class, found {len(own)}."
+        )
+        return
+    novelty = _give_novelty(model, rows, labels, scaled)
+    with torch.inference_mode():
+        features = torch.from_numpy(own).to(model.pixel_mean)
+        scores = novelty(features, model.head(features)).cpu().numpy().astype(np.float64)
+    recorded = Refusal(held_out, tuple(np.sort(scores).tolist()))
+    model.card = replace(card_of(model), refusal=recorded)
+    record = refusal.count_refused(recorded, scores, own_labels, names)
+    strangest = tuple(indices[[*record.strangest]].tolist())
+    write_refusal(parts.folder, replace(record, strangest=strangest), listener)
+
+
+def _give_novelty(
+    model: ImageModel, rows: NDArray[np.float32], labels: NDArray[np.int64], others: NDArray[np.float32]
+) -> Novelty:
+    """Give a model its `Novelty`, and return it.
+
+    Args:
+        model: with a head of K classes.
+        rows: `(N, D)`, features of training images, some of each class.
+        labels: `(N,)`.
+        others: `(M, D)`, features of images of the same kind, by which distance and energy are scaled.
+    """
+    parts = refusal.fit_statistics(rows, labels, model.config.num_classes)
+    tensors = {name: torch.from_numpy(part).to(model.pixel_mean.device) for name, part in parts.items()}
+    novelty = model.novelty = Novelty(**tensors, scales=torch.ones(2, device=model.pixel_mean.device))
+    with torch.inference_mode():
+        distances = novelty.distances(torch.from_numpy(others).to(model.pixel_mean)).amin(1).cpu().numpy()
+    energy = np.logaddexp.reduce(_head_logits(model, others).astype(np.float64), axis=1)
+    # Images that are all alike have no deviation.
+    scales = [max(float(values.std()), 1e-6) for values in (distances.astype(np.float64), energy)]
+    novelty.scales.copy_(torch.tensor(scales))
+    return novelty
+
+
+@torch.inference_mode()
+def _head_logits(model: ImageModel, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Compute logits `(N, K)` of features `(N, D)`."""
+    logits = model.head(torch.from_numpy(rows).to(model.pixel_mean))
+    return np.asarray(logits.float().cpu().numpy(), np.float32)
 
 
 def evaluate_finished(parts: build.Parts, listener: Listener) -> None:

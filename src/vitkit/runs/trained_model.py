@@ -34,6 +34,7 @@ from vitkit.data.listing import Files
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.errors import DecodeError, VitkitError
+from vitkit.evaluation.refusal import RefusalRecord
 from vitkit.listener import Listener
 from vitkit.models.config import Card
 from vitkit.models.zoo import ModelConfig, changed_name
@@ -303,6 +304,31 @@ class OtherImages:
     place: str
     """A hash of their path: `evaluation/` is given away with a model and does not say where images are."""
     fingerprint: str
+
+
+REFUSAL = "evaluation/refusal.json"
+"""How many of the images of each class a model refuses, and which, in its run folder."""
+
+
+def write_refusal(run: Path, record: RefusalRecord, listener: Listener) -> None:
+    """Write the record of refused images into the run folder, and show what it says.
+
+    Raises:
+        VitkitError: a link leads out of the run folder.
+    """
+    durable.refuse_links(run)
+    (run / REFUSAL).parent.mkdir(exist_ok=True)
+    write(run / REFUSAL, record)
+    listener.show([("refuses", record.sentences())])
+
+
+def read_refusal(run: Path) -> RefusalRecord | None:
+    """Read the record of refused images; None where the model refuses nothing.
+
+    Raises:
+        VitkitError: it is damaged.
+    """
+    return read(RefusalRecord, run / REFUSAL)
 
 
 EXAMPLES = "evaluation/examples.png"

@@ -19,12 +19,11 @@ from vitkit.config import read
 from vitkit.errors import VitkitError
 from vitkit.evaluation import classify, levels
 from vitkit.evaluation.classify import THRESHOLD, CalibrationBin, Classification, MultiLabel, percentage
-from vitkit.evaluation.predictions import Predictions, likeliest, probabilities
+from vitkit.evaluation.predictions import Predictions, likeliest, probabilities, ratio
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Card, LossFunction
 from vitkit.result import Block, Caption, Cell, Photo, Photos, Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
-from vitkit.tasks.levels import level_section, level_table
 from vitkit.tasks.page import Chosen, ShownImage, TaskReport, count_cell, figures, fraction_cell, percent
 from vitkit.text import join_names, pluralize, visible
 
@@ -205,38 +204,41 @@ class LabelAnswering(ABC):
         pairs = zip(rows, classes.tolist(), strict=True)
         return [[Guess(names[i], float(row[i])) for i in chosen] for row, chosen in pairs]
 
-    def learn_levels(
-        self, logits: NDArray[np.float32], labels: Rows, card: Card, split: str
-    ) -> tuple[Card, list[str]]:
-        """Choose the thresholds of levels by held-out images; several labels have none.
-
-        Returns:
-            The card with them, and lines that describe them.
-        """
-        return card, []
+    def learn_levels(self, logits: NDArray[np.float32], labels: Rows, card: Card, split: str) -> Card:
+        """Choose the thresholds of a card's levels, where it has any, by held-out images of a split."""
+        if card.levels is None:
+            return card
+        return replace(card, levels=levels.learn_levels(logits, labels, card.class_names, split))
 
     def describe_levels(self, card: Card) -> list[str]:
         """Say how sure a model is at each level of its classes; nothing where they are no tree."""
-        return []
+        return [] if card.levels is None else [*levels.describe(card.levels)]
 
     def mark_levels(self, result: Any, predictions: Predictions, card: Card, cross_fit: bool) -> Any:
-        """Add the numbers by level to those of a split, where classes are a tree; here they are none.
+        """Add the numbers by level to those of a split, where classes are a tree.
 
         Args:
             result, predictions: the numbers, and what they are counted from.
             card: the model's, with its thresholds.
             cross_fit: whether the thresholds were chosen by these images.
         """
-        return result
+        if card.levels is None:
+            return result
+        scores = levels.score_levels(predictions, result.class_names, card.levels, cross_fit)
+        return replace(result, levels=scores)
 
     def sure(self, outputs: NDArray[np.float32], card: Card) -> list[Guess | None]:
-        """Name what the model is sure of where its classes are a tree; None for each image of others.
+        """Name the group or class of the deepest level that the model is sure of; None for an image without
+        one, and where its classes are no tree.
 
         Args:
             outputs: `(B, K)`, finite.
             card: the model's.
         """
-        return [None] * len(outputs)
+        if card.levels is None:
+            return [None] * len(outputs)
+        named = levels.name_groups(outputs, card.class_names, card.levels.thresholds)
+        return [None if each is None else Guess(*each) for each in named]
 
     def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
         """Make the part of a line of JSON that holds an image's prediction: the classes, best first."""
@@ -361,31 +363,6 @@ class ClassificationAnswering(LabelAnswering):
         "First the model's surest mistakes, then right answers, a class at a time.",
         "There is no image to look at.",
     )
-
-    def learn_levels(
-        self, logits: NDArray[np.float32], labels: Rows, card: Card, split: str
-    ) -> tuple[Card, list[str]]:
-        """Choose the thresholds of levels by held-out images."""
-        learned = levels.learn_levels(logits, labels, card.class_names, split)
-        return replace(card, levels=learned), list(levels.describe(learned))
-
-    def describe_levels(self, card: Card) -> list[str]:
-        """Say how sure a model is at each level of its classes."""
-        return [] if card.levels is None else list(levels.describe(card.levels))
-
-    def mark_levels(self, result: Any, predictions: Predictions, card: Card, cross_fit: bool) -> Any:
-        """Add the numbers by level, where the classes are a tree."""
-        if card.levels is None:
-            return result
-        scores = levels.score_levels(predictions, result.class_names, card.levels, cross_fit)
-        return replace(result, levels=scores)
-
-    def sure(self, outputs: NDArray[np.float32], card: Card) -> list[Guess | None]:
-        """Name the group or class of the deepest level that the model is sure of."""
-        if card.levels is None:
-            return super().sure(outputs, card)
-        named = levels.name_groups(outputs, card.class_names, card.levels.thresholds)
-        return [None if each is None else Guess(*each) for each in named]
 
     def details(self, result: Classification) -> Table | None:
         """Make the table of the levels of a tree of classes; of other classes the summary is enough."""
@@ -591,6 +568,60 @@ def _calibration(result: Classification, images: str) -> Section:
         ),
     )
     return Section("Can its confidence be trusted?", blocks, name="calibration", menu="Calibration")
+
+
+def level_table(scores: levels.LevelScores, images: int) -> Table:
+    """Make the table of levels: how accurate the model is at each, and how often it is sure."""
+
+    def with_interval(part: int, whole: int, interval: tuple[float, float] | None) -> str:
+        low, high = map(percent, interval or (None, None))
+        return f"{percent(ratio(part, whole))} ({low} to {high})" if interval else "–"
+
+    columns: Mapping[str, Callable[[levels.LevelScore], Cell]] = {
+        "level": lambda row: count_cell(row.level),
+        "classes": lambda row: count_cell(row.groups),
+        "accuracy": lambda row: with_interval(row.correct, images, row.accuracy_interval),
+        "sure above": lambda row: fraction_cell(scores.thresholds[row.level - 1]),
+        "named": lambda row: fraction_cell(row.named / images),
+        "named rightly": lambda row: with_interval(row.right, row.named, row.right_interval),
+        "end here": lambda row: fraction_cell(row.ended / images),
+        "rightly": lambda row: fraction_cell(ratio(row.ended_right, row.ended)),
+    }
+    return table_of(scores.levels, columns)
+
+
+def level_section(scores: levels.LevelScores, images: int, what: str) -> Section:
+    """Make the section of a page: the table of levels, and the tree.
+
+    Args:
+        scores: the numbers of so many `images`.
+        what: the images in words, such as "360 test images".
+    """
+    columns: Mapping[str, Callable[[levels.GroupScore], Cell]] = {
+        "class": lambda row: "\u2003" * row.name.count("/") + row.name.rpartition("/")[2],
+        "images": lambda row: count_cell(row.count),
+        "accuracy": lambda row: fraction_cell(ratio(row.correct, row.count)),
+        "named": lambda row: fraction_cell(ratio(row.named, row.count)),
+        "named rightly": lambda row: fraction_cell(ratio(row.right, row.named)),
+    }
+    parts = (
+        " The thresholds were chosen by some of these images: here each tenth of them is judged by "
+        "thresholds that the other tenths give."
+    )
+    blocks = (
+        level_table(scores, images),
+        Caption(
+            f"On {what}, with 95% intervals. Accuracy: the most probable group of classes is the true one; a "
+            "group is as probable as its classes together. Named: the model is sure at this level, as the "
+            "probability is above the threshold; the answer may end further down. The threshold is such that "
+            f"at most {levels.MOST_WRONG:.0%} of the images named at a level are named wrongly there, with a "
+            f"confidence of {levels.CONFIDENCE:.0%}. Of the answers that end at a level, which are about the "
+            f"harder images, more may be wrong.{parts if scores.cross_fitted else ''}"
+        ),
+        table_of(scores.groups, columns),
+        Caption("Named: the images of the class for which the model is sure at its level, rightly or not."),
+    )
+    return Section("Level by level", blocks, name="levels", menu="Levels")
 
 
 ATTENTION_TRIED = 24

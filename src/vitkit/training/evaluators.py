@@ -52,6 +52,13 @@ class Monitor:
     evaluator: str = VALIDATION
     """The evaluator whose numbers decide; others are logged and decide nothing."""
 
+    def rank(self, value: float | None, tie: float | None) -> tuple[bool, float, float]:
+        """Return what is greater for better numbers, and least where there is none, or no number."""
+        if value is None or math.isnan(value):  # compared with which nothing would ever be better
+            return False, 0.0, 0.0
+        sign, tie_sign = (1 if each == "max" else -1 for each in (self.direction, self.tie_direction))
+        return True, sign * value, -math.inf if tie is None else tie_sign * tie
+
 
 def judge(monitor: Monitor, numbers: Mapping[str, float], step: int, progress: "Progress") -> "Progress":
     """Compare the numbers of the monitored evaluator after `step` updates with the best before.
@@ -68,15 +75,8 @@ def judge(monitor: Monitor, numbers: Mapping[str, float], step: int, progress: "
             f"The monitor expects the evaluator {monitor.evaluator!r} to measure "
             f"{' and '.join(sorted(metrics))}, found {', '.join(numbers) or 'nothing'}."
         )
-    value, best, best_tie = numbers[monitor.metric], progress.best_value, progress.best_tie
+    value = numbers[monitor.metric]
     tie = None if monitor.tie_breaker is None else numbers[monitor.tie_breaker]
-    sign, tie_sign = (1 if each == "max" else -1 for each in (monitor.direction, monitor.tie_direction))
-    if best is None:
-        is_better = not math.isnan(value)  # compared with it, nothing would ever be better
-    elif tie is None or best_tie is None:
-        is_better = sign * value > sign * best
-    else:
-        is_better = (sign * value, tie_sign * tie) > (sign * best, tie_sign * best_tie)
-    if not is_better:
+    if not monitor.rank(value, tie) > monitor.rank(progress.best_value, progress.best_tie):
         return replace(progress, evaluations_since_best=progress.evaluations_since_best + 1)
     return replace(progress, best_value=value, best_tie=tie, best_step=step, evaluations_since_best=0)

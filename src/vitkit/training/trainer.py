@@ -39,7 +39,7 @@ from vitkit.config import to_json
 from vitkit.data.stream.loader import Batch
 from vitkit.durable import moved_error, read_chunks, replace_file
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.models.image_model import ImageModel, autocast
+from vitkit.models.image_model import ImageModel, autocast, copy_to_processor
 from vitkit.training import checkpoint as checkpoints
 from vitkit.training.config import VALIDATION, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor, judge
@@ -65,10 +65,8 @@ class StepNumbers:
     """The loss, the metrics and the gradient's norm of a step, which a GPU may still be computing."""
 
     names: tuple[str, ...]
-    values: Tensor
-    """`(len(names),)`, float32, on the CPU; to be read once `arrived` has happened."""
-    arrived: Any
-    """A CUDA event that happens when the values are copied; None where they may be read at once."""
+    values: Callable[[], Tensor]
+    """Waits for the values, `(len(names),)` float32 on the CPU."""
     batch: Batch
     step: int
     rate: float
@@ -79,9 +77,7 @@ class StepNumbers:
         Raises:
             NonFiniteError: the loss or the gradient's norm is not finite.
         """
-        if self.arrived is not None:
-            self.arrived.synchronize()
-        numbers = dict(zip(self.names, self.values.tolist(), strict=True))
+        numbers = dict(zip(self.names, self.values().tolist(), strict=True))
         if not (math.isfinite(numbers["loss"]) and math.isfinite(numbers["grad_norm"])):
             ids = self.batch.ids[self.batch.mask].tolist()
             more = f" and {len(ids) - IDS_SHOWN:,} more" if len(ids) > IDS_SHOWN else ""
@@ -524,14 +520,8 @@ class Trainer:
         # After the last micro-batch: the norm to clip is the norm of the whole batch's gradient.
         totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
         # Sent to the CPU in one transfer, without waiting for them to arrive.
-        stacked, arrived = torch.stack([value.float() for value in totals.values()]), None
-        values = stacked.to("cpu", non_blocking=True)
-        if stacked.device.type == "cuda":
-            event: Any = torch.cuda.Event  # its constructor has no type hints
-            arrived = event()
-            # On the stream of the tensor's device: another device may be the current one of the process.
-            arrived.record(torch.cuda.current_stream(stacked.device))
-        numbers = StepNumbers(tuple(totals), values, arrived, batch, step, rate)
+        values = copy_to_processor(torch.stack([value.float() for value in totals.values()]))
+        numbers = StepNumbers(tuple(totals), values, batch, step, rate)
         # Loss and norm are checked before every update, by the optimiser or here: an infinite one would make
         # the weights infinite.
         if self.lag:
