@@ -1,7 +1,6 @@
 """Parquet files with labels of every type, damage, and a few bytes that become many."""
 
 import datetime
-import io
 import json
 import os
 import pickle
@@ -20,7 +19,6 @@ from tests.helpers.image_folders import WHOLE, image_bytes
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.layouts import parquet
-from vitkit.data.layouts.parquet import page_sizes
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import DecodeError, VitkitError
 
@@ -224,9 +222,9 @@ def test_a_small_file_does_not_fill_the_memory(
     assert data.notes == ("The Parquet files are read by row group: in shuffled order that is slow.",)
 
 
-def test_a_page_that_becomes_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_that_becomes_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, [0, 1] * 5, images=pa.array([bytes(100_000)] * 10), use_dictionary=False)
-    monkeypatch.setattr(parquet, "_LARGEST_PAGE", 900_000)
+    monkeypatch.setattr(parquet, "_LARGEST_COLUMN", 900_000)
     with pytest.raises(VitkitError, match=r"kB of the column image become 1\.0 MB, more than is read"):
         read(tmp_path)
     noise = np.random.default_rng(0)  # which is as large in the file, and can only be honest
@@ -254,78 +252,6 @@ def test_rows_without_end_are_refused(tmp_path: Path) -> None:
         read(tmp_path)
     with pytest.raises(DecodeError, match="has 150,000,000 bytes, more than the 144,000,000 allowed"):
         decode(bytes(150_000_000), DecodeRule(max_pixels=1))
-
-
-def head(*fields: tuple[int, int]) -> bytes:
-    """The head of a page of whole numbers, in Thrift's compact protocol."""
-    encoded, last = b"", 0
-    for number, value in fields:
-        zigzag, digits = value << 1 ^ value >> 63, b""
-        while zigzag > 127:
-            digits, zigzag = digits + bytes([zigzag & 127 | 128]), zigzag >> 7
-        encoded += bytes([(number - last) << 4 | 5]) + digits + bytes([zigzag])
-        last = number
-    return encoded + b"\0"
-
-
-def sizes(*parts: bytes) -> list[tuple[int, int]]:
-    data = b"PAR1" + b"".join(parts)
-    return list(page_sizes(io.BytesIO(data), 4, len(data) - 4, 10))
-
-
-def with_values(field: int, count: int) -> bytes:
-    """The head of a page of 5 bytes, 1 in the file, of so many values."""
-    return head((2, 5), (3, 1))[:-1] + bytes([field - 3 << 4 | 12]) + head((1, count)) + b"\0"
-
-
-DATA, DICTIONARY, DATA_2 = 5, 7, 8  # the fields of a page's head that describe the values of a kind of page
-
-
-def test_the_heads_of_pages_say_what_they_become() -> None:
-    large = 2_000_000_000
-    assert sizes(head((1, 0), (2, large), (3, 3)) + b"abc", head((2, 70), (3, 0))) == [(large, 3), (70, 0)]
-    for field, most in ((DATA, 10), (DATA_2, 10), (DICTIONARY, 5)):
-        assert sizes(with_values(field, most) + b"x") == [(5, 1)]
-        for count in (most + 1, -1, 1 << 40):
-            with pytest.raises(ValueError, match=f"promises {count} values of at most {most}"):
-                sizes(with_values(field, count) + b"x")
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (head((1, 0)), "has no lengths"),
-        (head((2, 5), (3, -1)), "has no lengths"),
-        (head((2, 5), (3, 9)) + b"x", "the pages end at byte"),
-        (b"\x15", "is cut short"),
-        (b"\x18\xff\xff\xff\x7f", "is cut short"),
-        (b"\x18" + b"\xff" * 9 + b"\x01", "is cut short"),  # a length near 2^64
-        (b"\x15" + b"\xff" * 40, "more than 64 bits"),
-        (b"\x1c" * 40, "structures within structures"),
-        (b"\x19\x00", "a value of kind 9"),
-    ],
-)
-def test_heads_of_pages_that_lie_are_refused(
-    data: bytes, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        sizes(data)
-    monkeypatch.setattr(parquet, "_LARGEST_HEAD", 100)  # the file may go on
-    with pytest.raises(ValueError, match="does not end"):
-        sizes(b"\x15\x02" * 60)
-
-
-def test_the_heads_of_real_pages_are_understood(tmp_path: Path) -> None:
-    for version in ("1.0", "2.0"):
-        write(tmp_path, [0, 1] * 50, data_page_version=version, data_page_size=100, write_batch_size=7)
-        metadata = pq.read_metadata(tmp_path / "train.parquet")
-        with (tmp_path / "train.parquet").open("rb") as stream:
-            for place in range(metadata.num_columns):
-                chunk = metadata.row_group(0).column(place)
-                start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
-                pages = list(page_sizes(stream, start, chunk.total_compressed_size, 100))
-                # The sums of the metadata count the heads as well.
-                assert 0 < sum(unpacked for unpacked, _ in pages) < chunk.total_uncompressed_size
 
 
 # --- order and processes --------------------------------------------------------------------------

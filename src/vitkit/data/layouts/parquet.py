@@ -1,7 +1,7 @@
 """Read images and labels from Parquet files in the layout of Hugging Face data sets.
 
 A few kilobytes of Parquet can become gigabytes: pages are unpacked, and a value that is stored once may stand
-in many rows. So columns are read in batches of bounded size, and their unpacked bytes are counted.
+in many rows. So columns are read in batches of bounded size, by the sizes that the file's metadata promise.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +30,11 @@ _PARQUET_IMAGE_COLUMNS = (
 _PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", *tables.LABEL_COLUMNS)
 _PARQUET_IN_MEMORY = 2 << 30
 """Bytes of encoded images that are read into memory at once; more are read by row group, which is slower."""
-_LARGEST_PAGE = 128 << 20
-"""Bytes of an unpacked page that is always read. Writers aim at 1 MB, but pyarrow looks at the size only
-after 1,024 images. A larger page is read too, unless it is much smaller in the file: images are compressed
-already, so that a page of images hardly shrinks."""
+_LARGEST_COLUMN = 128 << 20
+"""Bytes of a column of a row group, unpacked, that are always read. A larger one is read too, unless it is
+much smaller in the file: images are compressed already, so that a column of images hardly shrinks."""
 _LARGEST_RATIO = 16
-"""The most unpacked bytes of such a larger page for each of its bytes in the file."""
+"""The most unpacked bytes of such a larger column for each of its bytes in the file."""
 _ROWS_OF_ANY_FILE = 1 << 20
 """Rows that a file of any size may promise. One that promises more must have a byte for each."""
 _BATCH_BYTES = 64 << 20  # of a batch, unless a single value is larger
@@ -93,9 +92,7 @@ class _File:
         import pyarrow.parquet as pq
 
         with _explained(self.path):
-            largest = self._largest_page(leaf, groups)
-            # No value is larger than the largest page, so a batch has at most `_BATCH_BYTES`, or one value.
-            size = min(most_rows, max(1, _BATCH_BYTES // max(1, largest)))
+            size = min(most_rows, self._largest_batch(leaf, groups))
             # Read through a buffer, so that the packed column is not in memory too.
             file = pq.ParquetFile(self.path, metadata=self.metadata, buffer_size=1 << 20, pre_buffer=False)
         with file:
@@ -110,28 +107,25 @@ class _File:
                         column = column.field(0)
                 yield column
 
-    def _largest_page(self, leaf: str, groups: Sequence[int]) -> int:
-        """Return the bytes of the largest page of a column, unpacked. Raises VitkitError: it is too large."""
-        largest, rows = 0, self.rows
-        with regular_file(self.path) as stream:
-            size = stream.seek(0, os.SEEK_END)
-            for group, chunk in zip(groups, self.chunks(leaf, groups), strict=True):
-                start = chunk.data_page_offset
-                # A dictionary stands before the data; an offset of 0 would be the beginning of the file.
-                if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
-                    start = chunk.dictionary_page_offset
-                if start < 0 or not 0 <= chunk.total_compressed_size <= size - start:
-                    raise ValueError(f"row group {group} lies outside of the file")
-                pages = page_sizes(stream, start, chunk.total_compressed_size, rows[group])
-                for unpacked, packed in pages:
-                    if unpacked > max(_LARGEST_PAGE, _LARGEST_RATIO * packed):
-                        raise VitkitError(
-                            f"{self.path}: {format_bytes(packed)} of the column {leaf} become "
-                            f"{format_bytes(unpacked)}, more than is read at a time. If that is right, write "
-                            "the file again with smaller pages (write_batch_size=1 of pyarrow)."
-                        )
-                    largest = max(largest, unpacked)
-        return largest
+    def _largest_batch(self, leaf: str, groups: Sequence[int]) -> int:
+        """Return the rows of a batch that has at most `_BATCH_BYTES`, unless a single value is larger.
+
+        Any value may stand in every row, so that no row counts less than its whole column in a row group.
+
+        Raises:
+            VitkitError: the column is too large when it is unpacked.
+        """
+        largest = 1
+        for chunk in self.chunks(leaf, groups):
+            unpacked, packed = chunk.total_uncompressed_size, chunk.total_compressed_size
+            if unpacked > max(_LARGEST_COLUMN, _LARGEST_RATIO * packed):
+                raise VitkitError(
+                    f"{self.path}: {format_bytes(packed)} of the column {leaf} become "
+                    f"{format_bytes(unpacked)}, more than is read at a time. If that is right, write the "
+                    "file again with smaller row groups."
+                )
+            largest = max(largest, unpacked)
+        return max(1, _BATCH_BYTES // largest)
 
 
 def _explained(path: Path) -> AbstractContextManager[None]:
@@ -530,96 +524,3 @@ def _names_in_readme(root: Path, column: str) -> tuple[str, ...] | None:
             "the numbers."
         )
     return tuple(names[number] for number in sorted(names)) if names else None
-
-
-_DEEPEST = 8  # nested structures; a head has two levels
-
-_UNPACKED, _PACKED, _DATA, _DICTIONARY, _DATA_2 = 2, 3, 5, 7, 8  # fields of a head
-_LARGEST_HEAD = 16 << 20  # bytes, as in Arrow
-_VALUES = 1  # the first field of each of the last three
-
-_Head = dict[int, "int | _Head"]
-
-
-def page_sizes(stream: BinaryIO, start: int, length: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Yield the bytes of each page of a column of a row group, unpacked and in the file, from their heads.
-
-    Arrow unpacks a page into as many bytes as its head promises, up to 2 GiB from a few kilobytes, and the
-    sums in the file's metadata need not be true. A head is a structure of Thrift's compact protocol, a format
-    of its own; its fields are the fields of `PageHeader` in parquet.thrift.
-
-    Args:
-        stream: the file.
-        start: where the pages begin.
-        length: their bytes together.
-        rows: of the row group, each with one value of the column.
-
-    Raises:
-        ValueError: the heads contradict each other, the file or the number of rows.
-    """
-    end = start + length
-    while start < end:
-        stream.seek(start)
-        head = _structure(stream, _DEEPEST, min(end, start + _LARGEST_HEAD))
-        size = stream.tell() - start
-        unpacked, packed = head.get(_UNPACKED), head.get(_PACKED)
-        if not isinstance(unpacked, int) or not isinstance(packed, int) or min(unpacked, packed) < 0:
-            raise ValueError(f"the head of the page at byte {start:,} has no lengths")
-        # A dictionary's values take four bytes each; a data page's, one a row, may take none.
-        for field, most in ((_DATA, rows), (_DATA_2, rows), (_DICTIONARY, unpacked)):
-            part = head.get(field)
-            values = part.get(_VALUES, 0) if isinstance(part, dict) else 0
-            if not isinstance(values, int) or not 0 <= values <= most:
-                raise ValueError(f"the page at byte {start:,} promises {values} values of at most {most:,}")
-        yield unpacked, packed
-        start += size + packed
-    if start != end:
-        raise ValueError(f"the pages end at byte {start:,}, expected {end:,}")
-
-
-def _structure(stream: BinaryIO, deepest: int, end: int) -> _Head:
-    """Read a structure that ends before byte `end`: its numbers and structures, by the fields' numbers."""
-    if not deepest:
-        raise ValueError("structures within structures")
-    fields, number = _Head(), 0
-    while head := _byte(stream):
-        if stream.tell() > end:
-            raise ValueError("the head of a page does not end")
-        kind, step = head & 15, head >> 4  # by how much the number of the field grows; 0: it follows
-        number = number + step if step else _signed(stream)
-        match kind:
-            case 1 | 2:  # true and false have no bytes
-                pass
-            case 4 | 5 | 6:  # a head has no single bytes (3) and no floats (7)
-                fields[number] = _signed(stream)
-            case 8:
-                if (length := _unsigned(stream)) > end - stream.tell():
-                    raise ValueError("the head of a page is cut short")
-                stream.seek(length, os.SEEK_CUR)
-            case 12:
-                fields[number] = _structure(stream, deepest - 1, end)
-            case _:
-                raise ValueError(f"a value of kind {kind} in the head of a page")
-    return fields
-
-
-def _byte(stream: BinaryIO) -> int:
-    if not (data := stream.read(1)):
-        raise ValueError("the head of a page is cut short")
-    return data[0]
-
-
-def _unsigned(stream: BinaryIO) -> int:
-    """Read a number of seven bits a byte, the lowest first."""
-    number = 0
-    for shift in range(0, 70, 7):  # 64 bits are ten bytes
-        byte = _byte(stream)
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number
-    raise ValueError("a number of more than 64 bits in the head of a page")
-
-
-def _signed(stream: BinaryIO) -> int:
-    number = _unsigned(stream)
-    return number >> 1 ^ -(number & 1)
