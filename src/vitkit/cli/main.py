@@ -64,8 +64,7 @@ def run(arguments: list[str]) -> int:
     try:
         with in_shell():
             code = _command(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()  # at the exit of Python, a full disk would be a traceback
+        sys.stdout.flush()  # at the exit of Python, a full disk would be a traceback
         return code
     except BrokenPipeError:
         streams.discard(sys.stdout)
@@ -75,8 +74,7 @@ def run(arguments: list[str]) -> int:
             explained = _explain(error)
         message, code = explained or (f"{type(error).__name__}: {error}", 1)
         try:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
             if "--json" in arguments:
                 from vitkit.cli import console
 
@@ -86,8 +84,7 @@ def run(arguments: list[str]) -> int:
         if explained is None:
             raise  # a bug, which keeps its traceback
         with suppress(OSError):
-            if sys.stderr is not None:
-                print("vitkit:", visible(message, keep="\n"), file=sys.stderr, flush=True)
+            print("vitkit:", visible(message, keep="\n"), file=sys.stderr, flush=True)
         return code
 
 

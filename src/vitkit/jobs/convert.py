@@ -34,7 +34,7 @@ from vitkit.runs.folder import beside, refuse_taken
 from vitkit.runs.start import identify_any
 from vitkit.tasks import answers
 from vitkit.text import format_count, format_size, join_names
-from vitkit.weights import format_names, loading, model_card, table
+from vitkit.weights import loading, model_card, table
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
 from vitkit.weights.published import describe_origin_licence
 
@@ -480,7 +480,7 @@ def read_card(
     Raises:
         VitkitError: as `load_model`.
     """
-    options = format_names.LoadOptions(image_size=image_size, num_heads=num_heads)
+    options = LoadOptions(image_size=image_size, num_heads=num_heads)
     return CheckpointCard(str(source), identify_any(source, options))
 
 
@@ -545,10 +545,8 @@ def _preprocessing(identity: loading.Identity) -> list[str]:
 
 def _refusal(refusal: Refusal) -> str:
     """Say by which images it is decided what is none of the classes."""
-    images, least = (
-        f"{len(refusal.scores):,} {refusal.split} images",
-        show_smallest_share(len(refusal.scores)),
-    )
+    images = f"{len(refusal.scores):,} {refusal.split} images"
+    least = show_smallest_share(len(refusal.scores))
     return f"images that are none of the classes, by the scores of {images}: --refuse {least} or more"
 
 

@@ -16,7 +16,7 @@ from vitkit.config import to_json, write
 from vitkit.data.config import PROTOCOLS, WORKER_TIMEOUT, ProtocolName, parse_split
 from vitkit.data.decode.image import decode
 from vitkit.data.layouts.image_paths import NamedImage, find_images
-from vitkit.data.layouts.repeats import bytes_digest, repeats_of_training
+from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
@@ -392,16 +392,10 @@ def _images_of_head(
     if closed_form.HEAD not in card_of(model).origin or not isinstance(model, ImageModel):
         return None
     try:
-        learned = {each.tobytes() for each in closed_form.read_model(folder)[1].hashes}
+        learned = closed_form.read_model(folder)[1].classes_by_hash()
     except VitkitError:  # its images were left behind, say
         return None
-    with listener.progress("looking for images of the head", len(samples)) as progress:
-        rows = list[int]()
-        for index in range(len(samples)):
-            if bytes_digest(samples, index) in learned:
-                rows.append(index)
-            progress(index + 1)
-    return np.array(rows, np.int64)
+    return np.flatnonzero([digest in learned for digest in closed_form.hash_images(samples, listener)])
 
 
 def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> Path | None:

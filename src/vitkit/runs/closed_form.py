@@ -180,7 +180,7 @@ def compute_images(
         VitkitError: an image is in already under another class.
     """
     copies, rejects, labels = dict[bytes, list[int]](), dict[str, str](), class_numbers(samples.labels)
-    for index, digest in enumerate(_hash_images(samples, listener)):
+    for index, digest in enumerate(hash_images(samples, listener)):
         if digest is None:
             rejects[samples.key(index)] = "the file cannot be read"
         else:
@@ -215,7 +215,7 @@ def compute_images(
     return learned, rejects, sum(len(copies[key]) for key in copies if key in present)
 
 
-def _hash_images(samples: Samples, listener: Listener) -> Iterator[bytes | None]:
+def hash_images(samples: Samples, listener: Listener) -> Iterator[bytes | None]:
     """Hash each image; None where it cannot be read."""
     with listener.progress("hashing images", len(samples)) as progress:
         for index in range(len(samples)):
@@ -237,7 +237,7 @@ def backbone_images(model: Described, listener: Listener) -> tuple[Hashes, tuple
     if card.data is not None and HEAD not in card.origin:  # else its head alone was trained on that data
         try:
             train = trained_model.open_model_data(model).splits["train"]
-            hashes = {digest or bytes(32) for digest in _hash_images(train, listener)}
+            hashes = {digest or bytes(32) for digest in hash_images(train, listener)}
         except (VitkitError, OSError):
             unseen.append(card.data.name)
     before = card.origin.get("start")

@@ -262,10 +262,8 @@ def matched_compute(base: Base) -> Design:
     cost, variants = flops(base.run, base.num_classes), []
     for family, (label, run) in _families(base).items():
         for length in LENGTHS:
-            steps, title = (
-                length * cost / flops(run, base.num_classes),
-                f"{label}, {length} times the compute",
-            )
+            steps = length * cost / flops(run, base.num_classes)
+            title = f"{label}, {length} times the compute"
             variants.append(Variant(f"{family}-{length}x", title, run, LINES[family], length, steps))
     first, last = (f"-{length}x" for length in (LENGTHS[0], LENGTHS[-1]))
     claims = (

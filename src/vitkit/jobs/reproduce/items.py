@@ -6,14 +6,12 @@ verbs.
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from vitkit.config import from_json
 from vitkit.jobs.cost import TABLE_6
-from vitkit.jobs.reproduce import designs
-from vitkit.jobs.reproduce.designs import Base, Design
 from vitkit.result import Cell, Number, Table
 
 
@@ -24,16 +22,16 @@ class PaperTable:
     source: str
     """The table, and the quantity and unit of its numbers."""
     headings: tuple[str, ...]
-    rows: Mapping[str, tuple[float | None, ...]]
-    """The numbers of each row by its label; None where the paper has none."""
+    rows: Mapping[str, tuple[float, ...]]
+    """The numbers of each row by its label; NaN where the paper has none."""
     digits: int = 2
     """Digits after the point that the paper prints."""
 
     def table(self) -> Table:
         """Lay the numbers out for a page."""
 
-        def cell(value: float | None) -> Cell:
-            return "" if value is None else Number(f"{value:,.{self.digits}f}", value)
+        def cell(value: float) -> Cell:
+            return "" if math.isnan(value) else Number(f"{value:,.{self.digits}f}", value)
 
         return Table(self.headings, tuple((name, *map(cell, values)) for name, values in self.rows.items()))
 
@@ -49,10 +47,11 @@ class Item:
     """The compute that the paper's own size would need."""
     setting: Mapping[str, str]
     """The paper's data, model and so on, which the page shows beside ours: a topic and its value each."""
-    paper: tuple[PaperTable, ...] = ()
-    """The paper's numbers; none where it shows a curve without numbers."""
-    design: Callable[[Base], Design] | None = None
-    """Makes the arms that are trained here; None where the results of other verbs are shown."""
+    paper: tuple[str, ...] = ()
+    """The names of the paper's tables; none where it shows a curve without numbers."""
+    design: str = ""
+    """The function of `designs.py` that makes the arms that are trained here; "" where the results of other
+    verbs are shown."""
     pictures: tuple[str, ...] = ()
     """The names of the pictures of `vitkit inspect` that are shown."""
     needs_start: bool = False
@@ -65,15 +64,8 @@ class Item:
 
 
 _PAPER = tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))
-
-
-def _table(source: str, headings: list[str], rows: dict[str, list[float]], digits: int = 2) -> PaperTable:
-    numbers = {name: tuple(None if math.isnan(each) else each for each in row) for name, row in rows.items()}
-    return PaperTable(source, tuple(headings), numbers, digits)
-
-
 TABLES: Mapping[str, PaperTable] = {
-    **{name: _table(**table) for name, table in _PAPER["tables"].items()},
+    **{name: from_json(PaperTable, table, "paper.toml") for name, table in _PAPER["tables"].items()},
     "table6": PaperTable(
         "Table 6: pre-training on JFT-300M, top-1 accuracy in per cent after fine-tuning, and exaFLOPs",
         ("model, epochs", "ImageNet", "ReaL", "CIFAR-10", "CIFAR-100", "Pets", "Flowers", "exaFLOPs"),
@@ -81,15 +73,7 @@ TABLES: Mapping[str, PaperTable] = {
     ),
 }
 """The paper's tables by their names in `paper.toml`."""
-
-
-def _item(
-    paper: Sequence[str] = (), design: str | None = None, pictures: Sequence[str] = (), **fields: Any
-) -> Item:
-    tables = tuple(TABLES[name] for name in paper)
-    make_design = None if design is None else getattr(designs, design)
-    return Item(paper=tables, design=make_design, pictures=tuple(pictures), **fields)
-
-
-ITEMS: Mapping[str, Item] = {name: _item(**fields) for name, fields in _PAPER["items"].items()}
+ITEMS: Mapping[str, Item] = {
+    name: from_json(Item, fields, "paper.toml") for name, fields in _PAPER["items"].items()
+}
 """Each by its name on the command line, in the order of `ItemName`."""

@@ -23,8 +23,9 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation import statistics
 from vitkit.jobs import bench, cost, fewshot, inspect, recipes, vtab
 from vitkit.jobs.options import ItemName, MachineOptions, Recipe, StrPath, StrPaths, StudyOptions, as_names
+from vitkit.jobs.reproduce import designs
 from vitkit.jobs.reproduce.designs import Base, Claim, Design, base_of, flops
-from vitkit.jobs.reproduce.items import ITEMS, Item
+from vitkit.jobs.reproduce.items import ITEMS, TABLES, Item
 from vitkit.jobs.study import study
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
@@ -245,7 +246,7 @@ class Reproduction(study.StudyResult):
         return (
             *self.own,
             Section("The paper", (self.item.conclusion, "It prints no numbers of its curves and pictures.")),
-            *(Section(numbers.source, (numbers.table(),)) for numbers in self.item.paper),
+            *(Section(TABLES[name].source, (TABLES[name].table(),)) for name in self.item.paper),
             Section("Why they differ", (Table(("", "paper", "here"), rows), why)),
         )
 
@@ -338,7 +339,7 @@ def reproduce(
     name = Path(starts[0] if starts else data).name or "data"
     # Absolute, because some arms start from the runs of others in it.
     folder = Path(out if out is not None else Path("runs") / f"reproduce-{item}-{name}").absolute()
-    if shown.design is not None:
+    if shown.design:
         return _train(make_base_run(item, recipe, data, starts), options, folder, plan, trained_by)
     if plan:
         return study.StudyPlan((), (f"{shown.title}. Needs {shown.needs}.", f"Here: {shown.here}."))
@@ -425,7 +426,6 @@ def make_design(run: Run, options: Request, folder: Path, listener: Listener) ->
         VitkitError: there are no such images, no such arm, or the base is no ViT.
     """
     item = ITEMS[options.item]
-    assert item.design is not None
     with listener.progress("listing images"):
         data = list_images(run)
     if not {"test", "val"} & set(data.splits):
@@ -435,7 +435,7 @@ def make_design(run: Run, options: Request, folder: Path, listener: Listener) ->
         )
     make_base = Base if item.needs_start else base_of  # only a base without a start must be a plain ViT
     base = make_base(run, len(data.class_names), len(data.splits["train"]), folder)
-    design = item.design(base)
+    design: Design = getattr(designs, item.design)(base)
     names = [variant.name for variant in design.variants]
     for name in options.only:
         if name not in names:
