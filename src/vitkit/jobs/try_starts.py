@@ -91,10 +91,9 @@ class Tournament(fewshot.FewShot):
     def headline(self) -> Sequence[str]:
         """Name the best start with its lead, its licence, and others that may be as good, with their cost."""
         (best, *others), images = self.models, pluralize(self.shots[0], "image")
-        low, high = best.interval
         sentences = [
             f"Best is {best.name}: from {images} of each class it is right on {best.best.mean:.1%} of "
-            f"{self.tested} (95 % interval {low:.1%} to {high:.1%}).",
+            f"{self.tested} {statistics.describe_interval(best.interval)}.",
             f"Its licence is {best.licence or 'not known: no published start is on record as its origin'}.",
         ]
         if others:

@@ -612,11 +612,8 @@ def _sentences(
         yield say(finding, comparison) + (f" Chosen by validation: {'; '.join(several)}." if several else "")
     for row in () if findings else rows:
         if row.mean is not None and row.interval is not None:
-            low, high = row.interval
-            yield (
-                f"{row.label}: {comparison.score} {row.mean:.1%} (95 % interval {low:.1%} to {high:.1%}) on "
-                f"{comparison.images:,} images."
-            )
+            accuracy = f"{row.mean:.1%} {statistics.describe_interval(row.interval)}"
+            yield f"{row.label}: {comparison.score} {accuracy} on {comparison.images:,} images."
     if seeds == 1:
         yield (
             "One seed is about these weights only, and says nothing about other trainings: give --seeds 3 or "
