@@ -64,7 +64,8 @@ def run(arguments: list[str]) -> int:
     try:
         with in_shell():
             code = _command(arguments)
-        sys.stdout.flush()  # at the exit of Python, a full disk would be a traceback
+        if sys.stdout is not None:
+            sys.stdout.flush()  # at the exit of Python, a full disk would be a traceback
         return code
     except BrokenPipeError:
         streams.discard(sys.stdout)
@@ -74,7 +75,8 @@ def run(arguments: list[str]) -> int:
             explained = _explain(error)
         message, code = explained or (f"{type(error).__name__}: {error}", 1)
         try:
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
             if "--json" in arguments:
                 from vitkit.cli import console
 
@@ -84,7 +86,8 @@ def run(arguments: list[str]) -> int:
         if explained is None:
             raise  # a bug, which keeps its traceback
         with suppress(OSError):
-            print("vitkit:", visible(message, keep="\n"), file=sys.stderr, flush=True)
+            if sys.stderr is not None:
+                print("vitkit:", visible(message, keep="\n"), file=sys.stderr, flush=True)
         return code
 
 

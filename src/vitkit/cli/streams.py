@@ -34,8 +34,10 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def discard(stream: TextIO) -> None:
+def discard(stream: TextIO | None) -> None:
     """Drop the text that a failing stream still holds: Python would try again at exit, and complain."""
+    if stream is None:
+        return
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:

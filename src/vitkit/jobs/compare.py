@@ -32,8 +32,8 @@ from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model, statistics
 from vitkit.evaluation.features import FeatureExtractor
+from vitkit.jobs import evaluate
 from vitkit.jobs.engines import Ready, load_ready
-from vitkit.jobs.evaluate import choose_split, is_whole, without_training_images
 from vitkit.jobs.options import MachineOptions, StrPath, StudyOptions, require_at_least
 from vitkit.jobs.study import study
 from vitkit.listener import Listener
@@ -461,7 +461,7 @@ def _evaluate(
         result, predictions = evaluate_split(
             model, data, tested.split, contender.ready.device, {}, **loading, listener=listener
         )
-        result = without_training_images(
+        result = evaluate.without_training_images(
             model, data, tested.split, is_own, result, predictions, listener, contender.place.path
         )
         folder.mkdir(exist_ok=True)
@@ -654,13 +654,8 @@ def open_tested(pair: Pair, spec: str | None, split: str | None, listener: Liste
         return Tested(split or "test", first.name, False, first.fingerprint, str(missing)), pair
     models = [contender.ready.model for contender in pair]
     names = [model.card.class_names or images.class_names for model in models]
-    for contender, model, own in zip(pair, models, names, strict=True):
-        if len(own) != model.config.num_classes:
-            raise VitkitError(
-                f"{contender.given} has {model.config.num_classes:,} outputs and no class names, and the "
-                f"images have {len(own):,} classes: expected one class for each output. Give other images "
-                "with --data."
-            )
+    for contender, model in zip(pair, models, strict=True):
+        evaluate.require_class_for_each_output(contender.given, model, images)
     extra = [sorted({*own} - {*others}) for own, others in (names, names[::-1])]
     if any(extra):
         sides = zip(pair, extra, strict=True)
@@ -669,8 +664,9 @@ def open_tested(pair: Pair, spec: str | None, split: str | None, listener: Liste
             f"Two models are compared on the same classes, matched by their names: {'; '.join(shown)}. Name "
             "two models of the same classes."
         )
-    images, chosen = choose_split(images, split, spec is not None, bool(owners))
-    tested = Tested(chosen, images.name, is_whole(images, chosen, bool(owners)), images.fingerprint())
+    images, chosen = evaluate.choose_split(images, split, spec is not None, bool(owners))
+    whole = evaluate.is_whole(images, chosen, bool(owners))
+    tested = Tested(chosen, images.name, whole, images.fingerprint())
     first_tested, second_tested = (
         replace(contender, data=images.seen_by(preprocessing_of(model).decode, own))
         for contender, model, own in zip(pair, models, names, strict=True)

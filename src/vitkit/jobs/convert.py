@@ -119,8 +119,8 @@ class Converted(Result):
         rows += (("note", [note]) for note in self.notes)
         if self.new_classes is not None:
             names, before = source.card.class_names, source.config.num_classes
-            shown = f", {', '.join(names[:NAMES_SHOWN])}{', ...' * (len(names) > NAMES_SHOWN)},"
-            dropped = f"; the old one of {before} classes{shown if names else ''} is dropped"
+            shown = f", {join_names(names, NAMES_SHOWN)}," if names else ""
+            dropped = f"; the old one of {before} classes{shown} is dropped"
             new = (
                 f"new, of zeros, for {self.new_classes} classes: it says nothing until it is trained (vitkit "
                 f"finetune){dropped if before else ''}"
@@ -387,10 +387,6 @@ def import_library(package: str) -> Any:
     return import_module(package)
 
 
-CLASSES_SHOWN = 10
-"""Class names in a summary; the record has all."""
-
-
 @dataclass(frozen=True, repr=False)
 class CheckpointCard(Result):
     """The description of a checkpoint."""
@@ -423,14 +419,13 @@ class CheckpointCard(Result):
         }
         flops = format_count(measure.forward_flops(config, head=True), "FLOPs")
         classes = f"{config.num_classes:,}, without names" if config.num_classes else "no head"
-        shown = ", ".join(names[:CLASSES_SHOWN]) + (", ..." if len(names) > CLASSES_SHOWN else "")
         rows = (
             ("model", [described(identity), f"{measure.parameters(config):,} parameters, {flops} per image"]),
             ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
             ("numerics", numerics),
             ("speed", list(_slow_parts(config))),
             ("preprocessing", _preprocessing(identity)),
-            ("classes", [shown or classes]),
+            ("classes", [join_names(names) or classes]),
             ("refuses", [] if card.refusal is None else [_refusal(card.refusal)]),
             ("origin", [_labelled(key, value) for key, value in origin.items()]),
             ("licence", [licence] if (licence := describe_origin_licence(self.source, card)) else []),

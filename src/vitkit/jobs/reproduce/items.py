@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitkit.config import from_json
-from vitkit.jobs.cost import TABLE_6
 from vitkit.result import Cell, Number, Table
 
 
@@ -65,12 +64,7 @@ class Item:
 
 _PAPER = tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))
 TABLES: Mapping[str, PaperTable] = {
-    **{name: from_json(PaperTable, table, "paper.toml") for name, table in _PAPER["tables"].items()},
-    "table6": PaperTable(
-        "Table 6: pre-training on JFT-300M, top-1 accuracy in per cent after fine-tuning, and exaFLOPs",
-        ("model, epochs", "ImageNet", "ReaL", "CIFAR-10", "CIFAR-100", "Pets", "Flowers", "exaFLOPs"),
-        {f"{model}, {epochs}": (*accuracies, compute) for model, epochs, compute, accuracies in TABLE_6},
-    ),
+    name: from_json(PaperTable, table, "paper.toml") for name, table in _PAPER["tables"].items()
 }
 """The paper's tables by their names in `paper.toml`."""
 ITEMS: Mapping[str, Item] = {
