@@ -1,5 +1,6 @@
 """Figures and tables: all of the paper's are there, with its numbers, and every run can be trained."""
 
+from collections.abc import Sequence
 from math import nan
 from pathlib import Path
 from typing import Any, get_args
@@ -9,7 +10,7 @@ import pytest
 import vitkit
 from tests.helpers.refusals import refused
 from vitkit.jobs.options import ItemName, StudyOptions
-from vitkit.jobs.reproduce.designs import Design, base_of, flops
+from vitkit.jobs.reproduce.designs import Variant, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, TABLES
 from vitkit.jobs.reproduce.reproduce import Request, make_arms, make_base_run, make_design, reproduce
 from vitkit.jobs.study.study import Arm, check_arms
@@ -19,10 +20,10 @@ from vitkit.runs.plan import list_images
 STUDIES = tuple(name for name, item in ITEMS.items() if item.design and not item.needs_start)
 
 
-def arms_of(name: ItemName, folder: Path, data: str = "digits") -> tuple[Design, tuple[Arm, ...]]:
+def arms_of(name: ItemName, folder: Path, data: str = "digits") -> tuple[Sequence[Variant], tuple[Arm, ...]]:
     options = Request(name, 30.0, None, 3, ())
-    base, design, _ = make_design(make_base_run(name, None, data, ()), options, folder, SILENT)
-    return design, make_arms(base, design, 40)
+    base, variants, _ = make_design(make_base_run(name, None, data, ()), options, folder, SILENT)
+    return variants, make_arms(base, variants, 40)
 
 
 def test_the_list_has_the_figures_and_tables_of_the_paper() -> None:
@@ -37,15 +38,15 @@ def test_the_list_has_the_figures_and_tables_of_the_paper() -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_can_be_trained_and_claims_what_it_trains(name: ItemName, tmp_path: Path) -> None:
-    design, arms = arms_of(name, tmp_path)
+    _, arms = arms_of(name, tmp_path)
     names = [arm.folder for arm in arms]
     assert len(set(names)) == len(names) > 1
     check_arms([arm for arm in arms if not arm.run.start.start], StudyOptions())
     assert {arm.run.start.start for arm in arms} - {""} <= {
         str(tmp_path / before / "final") for before in names if before.startswith("pretrain-")
     }
-    assert design.claims
-    for claim in design.claims:
+    assert ITEMS[name].claims
+    for claim in ITEMS[name].claims:
         assert len(claim.more) == len(claim.less) > 0
         for arm in (*claim.more, *claim.less):
             matches_pattern = arm.endswith("*") and any(folder.startswith(arm[:-1]) for folder in names)
@@ -53,16 +54,16 @@ def test_every_study_can_be_trained_and_claims_what_it_trains(name: ItemName, tm
 
 
 def test_families_cost_the_same_and_smaller_subsets_stop_by_validation(tmp_path: Path) -> None:
-    design, arms = arms_of("fig4", tmp_path)
-    costs = {variant.line: flops(variant.run, 10) for variant in design.variants}
+    variants, arms = arms_of("fig4", tmp_path)
+    costs = {variant.line: flops(variant.run, 10) for variant in variants}
     assert set(costs) == {"ViT", "BiT", "hybrid"}
     assert max(costs.values()) < 2 * min(costs.values())
     counts = {arm.folder: len(list_images(arm.run).splits["train"]) for arm in arms}
     assert all(arm.run.training.select == "best" and arm.run.training.evaluate_every == 4 for arm in arms)
     assert [counts[f"bit-{part}"] for part in ("0.03", "0.1", "0.3", "1")] == [38, 126, 377, 1_257]
-    design, arms = arms_of("fig5", tmp_path)
+    variants, arms = arms_of("fig5", tmp_path)
     steps = {arm.folder: arm.run.training.steps or 0 for arm in arms}
-    costs = {variant.name: flops(variant.run, 10) * steps[variant.name] for variant in design.variants}
+    costs = {variant.name: flops(variant.run, 10) * steps[variant.name] for variant in variants}
     for length in (1, 2, 4):
         same = [cost for name, cost in costs.items() if name.endswith(f"-{length}x")]
         assert len(same) == 3 and max(same) < 1.03 * min(same)  # steps are whole numbers

@@ -1,7 +1,7 @@
 """The figures and tables of the paper that can be reproduced, with their needs, conclusions and numbers.
 
-`paper.toml` describes them. An item has a design, whose arms are trained here, or shows the results of other
-verbs.
+`paper.toml` describes them, and holds the rows of the paper's recipes (`recipes.py`). An item has a design,
+whose arms are trained here, or shows the results of other verbs.
 """
 
 import math
@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from vitkit.config import from_json
 from vitkit.result import Cell, Number, Table
@@ -36,6 +37,26 @@ class PaperTable:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """A conclusion of the paper, or a question of today, about the arms of a study.
+
+    Arms are named by their folders. A name that ends in * stands for the arm with the best validation among
+    the arms whose names begin so.
+    """
+
+    statement: str
+    """A sentence without its full stop."""
+    more: tuple[str, ...]
+    """The arms whose scores are added."""
+    less: tuple[str, ...]
+    """The arms, as many, whose scores are subtracted."""
+    kind: Literal["more", "alike", "open"] = "more"
+    """more: the difference is above 0; alike: it is within a margin; open: the paper concludes nothing."""
+    one_pretraining: bool = False
+    """Whether its arms begin from a single pre-training each, so that they say nothing of other ones."""
+
+
+@dataclass(frozen=True)
 class Item:
     """A figure or a table of the paper."""
 
@@ -51,6 +72,12 @@ class Item:
     design: str = ""
     """The function of `designs.py` that makes the arms that are trained here; "" where the results of other
     verbs are shown."""
+    claims: tuple[Claim, ...] = ()
+    """The conclusions that its arms test."""
+    shared: str = "All arms have the same recipe, learning rate, steps, seeds and test images."
+    """A sentence about the options that are the same in all arms."""
+    axis: str = ""
+    """Label of the figure's axis; "": the figure shows differences from the first arm."""
     pictures: tuple[str, ...] = ()
     """The names of the pictures of `vitkit inspect` that are shown."""
     needs_start: bool = False
@@ -62,12 +89,13 @@ class Item:
     """The time that it takes on this machine."""
 
 
-_PAPER = tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))
+PAPER = tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))
+"""The contents of `paper.toml`."""
 TABLES: Mapping[str, PaperTable] = {
-    name: from_json(PaperTable, table, "paper.toml") for name, table in _PAPER["tables"].items()
+    name: from_json(PaperTable, table, "paper.toml") for name, table in PAPER["tables"].items()
 }
 """The paper's tables by their names in `paper.toml`."""
 ITEMS: Mapping[str, Item] = {
-    name: from_json(Item, fields, "paper.toml") for name, fields in _PAPER["items"].items()
+    name: from_json(Item, fields, "paper.toml") for name, fields in PAPER["items"].items()
 }
 """Each by its name on the command line, in the order of `ItemName`."""
