@@ -76,7 +76,7 @@ def test_times_are_written_as_people_do(seconds: float, text: str) -> None:
         (86_567_656, "86.6 MB", "86.6 MFLOPs"),
         (35.1e9, "35.1 GB", "35.1 GFLOPs"),
         (2e12, "2.0 TB", "2.0 TFLOPs"),
-        (4e15, "4000.0 TB", "4.0 PFLOPs"),
+        (4e15, "4.0 PB", "4.0 PFLOPs"),
     ],
 )
 def test_large_numbers_have_prefixes(count: float, as_bytes: str, as_count: str) -> None:

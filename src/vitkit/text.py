@@ -120,11 +120,7 @@ def format_duration(seconds: float) -> str:
 
 def format_bytes(count: float) -> str:
     """Write a number of bytes: '512 bytes', '8.2 MB', '1.3 GB'."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+    return f"{count:.0f} bytes" if count < 1000 else format_count(count, "B")
 
 
 def format_count(count: float, unit: str = "") -> str:

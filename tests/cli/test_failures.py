@@ -187,8 +187,9 @@ REFUSED = {
         "train --pretrained --data digits": "no option --pretrained. Trained weights stand first:",
         "predict --source x": "has no option --source. IMAGE is given without an option.",
         "train --warmup-epochs 5": "is warmed up for a number of steps: --warmup-steps.",
-        "train --data digits --lr 0.001 --batch 32 --imgsz 224 --epochs x --pretrained": "no options --lr, "
-        "--batch, --imgsz. Here they are --learning-rate, --batch-size, --image-size. It has no option "
+        "train --data digits --lr 0.001 --batch 32 --imgsz 224 --epochs x --pretrained": "has no option "
+        "--lr. Here it is --learning-rate. vitkit train has no option --batch. Here it is --batch-size. "
+        "vitkit train has no option --imgsz. Here it is --image-size. vitkit train has no option "
         "--pretrained. Trained weights stand first: vitkit finetune START DATA; vitkit starts lists them. "
         "--epochs is a number, found x.",
         "ablate digits --vary pool=mean --epochz 3": "Did you mean --epochs?",

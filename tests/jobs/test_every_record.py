@@ -26,7 +26,6 @@ from vitkit.evaluation.classify import classification, multi_label
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.refusal import RefusalRecord
 from vitkit.jobs.bench import Bench
-from vitkit.jobs.compare import Speeds
 from vitkit.jobs.parts import PartFile, PartsRecord
 from vitkit.jobs.study.study import Arm, Study
 from vitkit.jobs.trackers import SentRecord
@@ -69,7 +68,6 @@ RECORDS: list[Any] = [
     Progress(4, 0.5, 2, 1.25, 1, {"loss": 2.0}, 2, 99, "0af", True),
     SERIES,
     Study("0.1", "ablation", "vitkit ablate", {"vary": ["a"]}, (Arm("a", "position none", RUN, SWEEP),)),
-    Speeds((9.0, 8.0), 0.9, (0.8, 1.0), 32, 3, 1, "cpu", "clock"),
     PartsRecord({"model": "0af"}, 7, 3, "0.1", {"part-00000.parquet": PartFile(9, "0af")}),
     SentRecord("abcdefg1", 3),
     from_json(Bench, json.loads(BENCHMARK), "bench.json"),

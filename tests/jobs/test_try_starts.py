@@ -180,7 +180,7 @@ def test_of_many_test_images_a_part_with_their_proportions_is_taken(
     assert vitkit.try_starts(photos, starts[1:], **QUICK).test_images == 120
     monkeypatch.setattr(job, "MOST_TEST_IMAGES", 40)
     assert vitkit.try_starts(photos, starts[1:], **QUICK).test_images == 40
-    opened = job._with_fewer(open_fewshot_data(photos), 40)
+    opened = job.with_fewer(open_fewshot_data(photos), 40)
     assert np.bincount(opened.test.labels).tolist() == [20, 10, 10]
 
 

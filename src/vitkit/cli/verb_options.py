@@ -27,7 +27,6 @@ from vitkit.config import IN_PYTHON_ALONE, PREFIXED
 from vitkit.errors import WrongCommandLine
 from vitkit.listener import Listener
 from vitkit.other_names import MEANT, OTHER_NAMES
-from vitkit.text import join_names
 
 
 def read_field_texts(options: type) -> dict[str, str]:
@@ -420,7 +419,8 @@ def parse_words(
             waiting.popleft()  # its value, probably
     given, wrong = dict(reading.given), reading.wrong
     if unknown:  # whose values may be among the words
-        wrong = [*_explain_unknown(verb, unknown, options), *wrong]
+        said = (f"vitkit {verb} has no option {name}. {_meant(verb, name, options)}" for name in unknown)
+        wrong = [*dict.fromkeys(said), *wrong]
     else:
         try:
             _fill(verb, positional, options, given, usage)
@@ -470,39 +470,28 @@ def _refuse_assignment(word: str) -> None:
         raise WrongCommandLine(f"Options are written with two hyphens: --{name} {assigned[2]}")
 
 
-def _explain_unknown(verb: str, unknown: Sequence[str], options: Sequence[Option]) -> list[str]:
-    """Say that a verb has no such options, and which ones do the same, in sentences.
+def _meant(verb: str, written: str, options: Sequence[Option]) -> str:
+    """Say in a sentence which option does what an unknown one does elsewhere, or has a similar name.
 
     Args:
         verb: as it follows vitkit.
-        unknown: the options, as they were written.
+        written: the unknown option, as it was written.
         options: all options of the verb.
     """
-    hints = [(written, *_meant(verb, written, options)) for written in dict.fromkeys(unknown)]
-    translated = [(written, ours) for written, ours, _ in hints if ours]
-    if len(translated) < 2:
-        return [f"vitkit {verb} has no option {written}. {hint}" for written, _, hint in hints]
-    theirs, here = (join_names(list(names)) for names in zip(*translated, strict=True))
-    others = [f"It has no option {written}. {hint}" for written, ours, hint in hints if not ours]
-    return [f"vitkit {verb} has no options {theirs}. Here they are {here}.", *others]
-
-
-def _meant(verb: str, written: str, options: Sequence[Option]) -> tuple[str, str]:
-    """Return the option that does what an unknown one does elsewhere, or "", and a sentence on it."""
     names = [name for option in options if not option.is_positional for name in option.names]
     places = (option for option in options if option.is_positional)
     positional = {f"--{label}": place.name for place in places for label in (place.field, place.name.lower())}
     name = written.lstrip("-").replace("_", "-").lower()
     for ours, others in OTHER_NAMES.items():
         if name in (ours[2:], *others) and ours in names:
-            return ours, f"Here it is {ours}."
+            return f"Here it is {ours}."
         if name in (ours[2:], *others) and ours in positional:
-            return "", f"{positional[ours]} is given without an option."
+            return f"{positional[ours]} is given without an option."
     if name in MEANT:
-        return "", MEANT[name]
+        return MEANT[name]
     bare = {long.removeprefix("--").rpartition(".")[2]: long for long in reversed(names)}
     near = difflib.get_close_matches(name, bare, n=1, cutoff=0.7)
-    return "", f"Did you mean {bare[near[0]]}?" if near else f"vitkit {verb} --help-all lists all."
+    return f"Did you mean {bare[near[0]]}?" if near else f"vitkit {verb} --help-all lists all."
 
 
 def _read_values(option: Option, written: str, values: Sequence[str]) -> Any:

@@ -1,37 +1,36 @@
-"""Advise, before anyone waits for a run, on the start to begin from, by a probe of its frozen features."""
+"""Advise, before anyone waits for a run, on the start to begin from, by the few-shot accuracy of its frozen
+features."""
 
 import math
 import shlex
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vitkit.data import check, listing, paths
-from vitkit.data.config import DEFAULT_RULE, DecodeRule, Preprocessing, Splits
-from vitkit.data.sources import ImageData, Samples
-from vitkit.data.stream.loader import evaluation_batches
+from vitkit.data.config import DEFAULT_RULE, DecodeRule, Splits
+from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
-from vitkit.evaluation.features import FeatureCache, FeatureExtractor, cached_features, explain_no_features
-from vitkit.evaluation.fewshot.methods import FITS, FOLDS, Folded, cross_validate, mixed_order
-from vitkit.jobs import finetune, recipes
+from vitkit.evaluation import statistics
+from vitkit.evaluation.features import FeatureExtractor
+from vitkit.evaluation.fewshot.config import Learning
+from vitkit.evaluation.fewshot.methods import FewShotData
+from vitkit.jobs import fewshot, finetune, recipes, try_starts
 from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.train_run import train_run
 from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.zoo import ModelConfig
 from vitkit.report.template import write_page
 from vitkit.result import Result, Section, table_of
-from vitkit.runs import budget, machine, plan, processes, trained_model
+from vitkit.runs import budget, machine, plan, processes
 from vitkit.runs.config import Run, StartConfig, full_name
-from vitkit.runs.start import find_start, load_model
+from vitkit.runs.start import load_model
 from vitkit.tasks import find_task
 from vitkit.text import format_bytes, format_duration, format_size, pluralize
-from vitkit.weights.files.download import cache_folder
+from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.published import DEFAULT_SIDE
 from vitkit.world import ALONE
 
@@ -45,13 +44,16 @@ UNBALANCED = 10
 
 @dataclass(frozen=True)
 class Option(budget.Cost):
-    """A way to train on the images: its start, its cost and its probe."""
+    """A way to train on the images: its start, its cost, and what its frozen features tell."""
 
     start: str = ""
     """The start as it was given; "" for new weights and for a published start."""
-    folded: Folded | None = None
-    """The probe of frozen features, or of small pictures; None without one."""
+    accuracy: float | None = None
+    """The few-shot accuracy of its frozen features, from 0 to 1; None where none was measured."""
+    tested: int = 0
+    """Images that it was measured on."""
     notes: tuple[str, ...] = ()
+    """Sentences on that accuracy."""
     published: str = ""
     """The published start whose fine-tuning was measured, and whose weights were not fetched."""
 
@@ -77,7 +79,7 @@ class Advice(Result):
     chosen: Option | None
     """The advised option; None where a start must be found first."""
     scratch: Option
-    """Training from scratch by the recipe for the images; small pictures are probed."""
+    """Training from scratch by the recipe for the images."""
     sentences: tuple[str, ...]
     """The advice."""
     default: str = ""
@@ -104,7 +106,7 @@ class Advice(Result):
         columns: dict[str, Callable[[Option], str]] = {
             "begin from": lambda way: "new weights" if way is self.scratch else way.start or way.published,
             "model": lambda way: way.where,
-            "probe": lambda way: "" if way.folded is None else f"{way.folded.accuracy:.0%}",
+            "few-shot": lambda way: "" if way.accuracy is None else f"{way.accuracy:.0%}",
             "steps": lambda way: f"{way.steps:,}",
             "time": lambda way: format_duration(way.seconds),
             "memory": lambda way: format_bytes(way.memory),
@@ -128,24 +130,23 @@ class Advice(Result):
 
 
 def choose(options: Sequence[Option]) -> Option | None:
-    """Choose the cheapest start whose probe does not differ from the best one.
+    """Choose the cheapest start whose few-shot accuracy does not differ from the best one.
 
-    A point, or a standard error of the best probe where that is more, is no difference. Cost is counted in
+    A point, or a standard error of the best accuracy where that is more, is no difference. Cost is counted in
     FLOPs, not in seconds, so that the same command chooses the same option every time.
 
     Args:
         options: starts, each at a size.
 
     Returns:
-        The option; None where none was probed.
+        The option; None where no accuracy was measured.
     """
-    probed = [(option.folded, option) for option in options if option.folded is not None]
-    if not probed:
+    measured = [(option.accuracy, option) for option in options if option.accuracy is not None]
+    if not measured:
         return None
-    best = max((folded for folded, _ in probed), key=lambda folded: folded.accuracy)
-    error = math.sqrt(best.accuracy * (1 - best.accuracy) / best.images)
-    least = best.accuracy - max(MARGIN, error)
-    return min((option for folded, option in probed if folded.accuracy >= least), key=lambda way: way.flops)
+    accuracy, best = max(measured, key=lambda pair: pair[0])
+    least = accuracy - max(MARGIN, math.sqrt(accuracy * (1 - accuracy) / best.tested))
+    return min((option for own, option in measured if own >= least), key=lambda way: way.flops)
 
 
 def advice_sentences(
@@ -164,8 +165,7 @@ def advice_sentences(
     few = check.advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
     if few:
         yield few
-    if chosen is not None and chosen.folded is not None:
-        folded, (low, high) = chosen.folded, chosen.folded.interval
+    if chosen is not None:
         among = f", chosen among {len(options)} that were tried" if len(options) > 1 else ""
         yield f"Begin from {chosen.start}{among}: {chosen.where}, {chosen}."
         optimizer = chosen.run.optimizer
@@ -174,20 +174,7 @@ def advice_sentences(
                 f"Freeze nothing: the new head learns {optimizer.head_rate:g} times as fast as the last "
                 "layer, lower layers more slowly."
             )
-        yield (
-            f"The start's frozen features tell {folded.accuracy:.0%} of "
-            f"{pluralize(folded.images, 'training image')} right (95 % interval {low:.0%} to {high:.0%}; "
-            f"{folded.method}, {FOLDS}-fold cross-validation). That is no forecast: what fine-tuning adds "
-            "was not measured."
-        )
-        yield from (f"{chosen.start}: {note}." for note in chosen.notes)
-        pixels = 0.0 if scratch.folded is None else scratch.folded.accuracy
-        if folded.accuracy <= pixels:
-            yield (
-                f"Small pictures of {PIXEL_SIDE}x{PIXEL_SIDE} pixels alone tell {pixels:.0%} right: this "
-                "start has learned little that helps here. Look for one that was trained on images more "
-                "like these."
-            )
+        yield from chosen.notes
     else:
         small = 0 < side <= check.SMALL_SIDE
         if small and not few:
@@ -212,8 +199,6 @@ def advice_sentences(
 
 LARGER = 1.7
 """The larger of two sizes: the paper pre-trains at 224 pixels and fine-tunes at 384."""
-PIXEL_SECONDS = 10.0
-"""The most seconds for the probe of small pictures."""
 
 
 def advise(
@@ -234,8 +219,8 @@ def advise(
 ) -> Advice:
     """Say what to do with images and what to expect, before anyone waits for a run.
 
-    Images are counted, this machine's speed is measured, and frozen features of each start are probed on
-    training images. vitkit data check looks at every image.
+    Images are counted, this machine's speed is measured, and the few-shot accuracy of each start's frozen
+    features, as vitkit starts --try measures it. vitkit data check looks at every image.
 
     Args:
         data: images to train on: "digits" (built in), a folder of class folders or a .zip or .tar of one, a
@@ -245,7 +230,8 @@ def advise(
         out: run folder of --go; left out, runs/DATA-MODEL.
         splits: how missing splits are made.
         decode: how images are read where a start records no rule of its own.
-        seconds: seconds for the features of all starts together; with more seconds, more images are probed.
+        seconds: seconds for the features of all starts together; with more seconds, more images are learned
+            from, up to 25 of each class.
         device: where to compute: "auto" (a GPU if there is one), "cpu", "gpu" or "cuda:1".
         threads: CPU threads; left out, as many as PyTorch chooses.
         cache: keep the features of images in the user's cache folder, and use the features that are there.
@@ -254,12 +240,12 @@ def advise(
         listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
 
     Returns:
-        The advice; `chosen.run` is the advised run, for `vitkit.train`. A probe is ridge regression and
-        nearest neighbours with cross-validation. Without a start, published ones are compared by their cost.
+        The advice; `chosen.run` is the advised run, for `vitkit.train`. Without a start, published ones are
+        compared by their cost.
 
     Raises:
-        VitkitError: there is no such data or start, or too few images for a probe; or with `go` the advice is
-            to find a start first.
+        VitkitError: there is no such data or start, or no image to test a start on; or with `go` the advice
+            is to find a start first.
 
     Unstable: its parameters and what it returns may change in any release.
     """
@@ -273,27 +259,32 @@ def advise(
     listener, place, cut = hushed(listener, quiet), machine.find_device(device), splits or Splits()
     with listener.progress("looking at the starts"):
         # First, so that a wrong start is refused at once.
-        runs = [_fitted_run(data, cut, start) for start in as_names(starts)]
+        described = [fewshot.identify(start, start, data, LoadOptions()) for start in as_names(starts)]
+        given = Run(data=paths.absolute_spec(data), splits=cut)
+        begun = (replace(given, start=StartConfig(model.start)) for model, _ in described)
+        runs = [finetune.suit_start(each).run for each in begun]
     with listener.progress("listing images"):
         opened = find_task("classification").learning.open_data(data, cut, decode)
     sizes = check.sample_sizes(opened.splits["train"])
-    variants = [sized for run in runs for sized in _with_sizes(run, opened, sizes)]
-    each = seconds / max(len(variants), 1)
+    pairs = zip(runs, described, strict=True)
+    variants = [(sized, model) for run, (model, _) in pairs for sized in _with_sizes(run, opened, sizes)]
     base = recipes.recipe("digits" if opened.spec == "digits" else check.suggest_recipe(sizes))
     uncut = replace(cut, subset=None, subset_seed=None, levels=False) == Splits()
     splits = replace(base.splits, subset=cut.subset, levels=cut.levels) if uncut else cut
     run = replace(base, splits=splits)
     run = replace(run, data=paths.absolute_spec(opened.spec))
-    folded = probe_pixels(opened, min(PIXEL_SECONDS, seconds), listener)
     config = _config(run, opened)
     cost = budget.measure_cost(run, opened, config, place, listener)
     named = replace(run, model=full_name(run, len(opened.class_names)), architecture=Run().architecture)
     if _config(named, opened) != config:  # a name cannot say a stem of convolutions
         named = run
-    scratch = Option(**{**vars(cost), "run": named}, folded=folded)
-    ways = tuple(_option(run, each, place, cache, listener) for run in variants)
+    scratch = Option(**{**vars(cost), "run": named})
     begin, default = "", None
-    if not runs:
+    if runs:
+        shared = fewshot.open_shared(data, [identity for _, identity in described])
+        each = seconds / len(variants)
+        ways = tuple(_option(*way, *shared, opened, each, place, cache, listener) for way in variants)
+    else:
         default = finetune.measure_starts(Run(data=opened.spec), opened, {}, place, listener)
         ways = tuple(Option(**vars(cost), published=name) for name, cost in default.costs.items())
         images = shlex.quote(opened.spec)
@@ -329,75 +320,6 @@ def advise(
     return replace(advice, folder=folder)
 
 
-MOST_IMAGES = 4_000
-"""More images take seconds in every fit, and move the accuracy by less than fine-tuning adds to it."""
-LEAST_IMAGES = 2 * FOLDS
-CHUNK = 128
-"""Images between two looks at the clock; each chunk has a file of its own in the cache."""
-PIXEL_SIDE = 12
-"""Side in pixels of the small pictures of the probe without a start."""
-
-
-def probe_pixels(data: ImageData, seconds: float, listener: Listener) -> Folded:
-    """Probe training images by their pixels, as small pictures: the accuracy without any model."""
-    rule = Preprocessing((PIXEL_SIDE, PIXEL_SIDE))
-
-    def compute(samples: Samples, indices: NDArray[np.int64]) -> Chunk:
-        rejects: dict[str, str] = {}
-        batches = list(evaluation_batches(samples, rule, CHUNK, rejects=rejects, indices=indices))
-        readable = np.concatenate([batch.mask.numpy() for batch in batches])
-        pixels = np.concatenate([batch.images.numpy() for batch in batches])
-        return pixels[readable].reshape(int(readable.sum()), -1).astype(np.float32), readable
-
-    return _probe(data, compute, seconds, "small pictures", listener)
-
-
-Chunk = tuple[NDArray[np.float32], NDArray[np.bool_]]
-"""The rows of the readable images of a chunk, and whether each image is readable."""
-Compute = Callable[[Samples, NDArray[np.int64]], Chunk]
-"""A function of a split and the indices of a chunk in it."""
-
-
-def _probe(data: ImageData, compute: Compute, seconds: float, what: str, listener: Listener) -> Folded:
-    """Compute rows of training images until the seconds are over, and cross-validate classifiers of them."""
-    samples = data.splits["train"]
-    labels = listing.class_numbers(samples.labels)
-    order = mixed_order(labels)[:MOST_IMAGES]
-    rows: list[NDArray[np.float32]] = []
-    readable_indices: list[NDArray[np.int64]] = []
-    started = time.monotonic()
-    with listener.progress(what, len(order)) as progress:
-        for first in range(0, len(order), CHUNK):
-            if rows and time.monotonic() - started > seconds:
-                break
-            chunk = order[first : first + CHUNK]
-            chunk_rows, readable = compute(samples, chunk)
-            rows.append(chunk_rows)
-            readable_indices.append(chunk[readable])
-            progress(first + len(chunk))
-    features, indices = np.concatenate(rows), np.concatenate(readable_indices)
-    if len(indices) < LEAST_IMAGES:
-        raise VitkitError(
-            f"Expected at least {LEAST_IMAGES} training images that can be read, found {len(indices)} in "
-            f"{data.spec}: they are too few for a probe. Add images, or look at them with vitkit data check."
-        )
-    with listener.progress(f"cross-validation, {what}", FITS) as progress:
-        return cross_validate(features, labels[indices], len(data.class_names), progress=progress)
-
-
-def _fitted_run(data: str, splits: Splits, start: str) -> Run:
-    """Make the run that fine-tunes a start by default.
-
-    Raises:
-        VitkitError: it is no start, or has no features.
-    """
-    run = Run(data=paths.absolute_spec(data), start=StartConfig(start), splits=splits)
-    reason = explain_no_features(plan.describe_start(run).config)
-    if reason:
-        raise VitkitError(f"{start} {reason}.")
-    return finetune.suit_start(run).run
-
-
 def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> Iterator[Run]:
     """Yield a run at its start's size; and at a larger size, if most images have as many pixels."""
     yield run
@@ -416,36 +338,54 @@ def _config(run: Run, data: ImageData) -> ModelConfig:
     return plan.resolve_start(run, plan.Opened(run, data))[-1]
 
 
-def _option(run: Run, seconds: float, device: torch.device, cache: bool, listener: Listener) -> Option:
-    """Probe training images by the features of a frozen start at a size, and measure the cost of fine-tuning
-    it.
+def _option(
+    run: Run,
+    described: fewshot.FewShotModel,
+    shared: FewShotData,
+    max_pixels: int,
+    data: ImageData,
+    seconds: float,
+    device: torch.device,
+    cache: bool,
+    listener: Listener,
+) -> Option:
+    """Measure the few-shot accuracy of a frozen start at a size, and the cost of fine-tuning it.
 
     Args:
         run: the fine-tuning of the start; the model is fitted to its image size.
-        seconds: after which no further chunk of images is begun.
+        described: the start.
+        shared: the images that the accuracy is measured by, the same for all starts.
+        max_pixels: of an image at most.
+        data: the images that the run trains on.
+        seconds: for the features: it decides how many images are used.
         device: where the features are computed.
         cache: whether features are kept in the user's cache folder, and taken from it.
         listener: hears the progress.
 
     Raises:
-        VitkitError: the start cannot be loaded, or too few images can be read.
+        VitkitError: the start cannot be loaded, or no test image can be read.
     """
-    start, size, rule = run.start, run.preprocessing.image_size, run.start.position_interpolation
-    data = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
-    with listener.progress(f"reading {start.start}"):
-        heads = start.num_heads
-        model = load_model(start.start, image_size=size, num_heads=heads, position_interpolation=rule)
-    extractor = FeatureExtractor(model.to(device), run.preprocessing, device, batch_size=CHUNK)
-    stored = FeatureCache(cache_folder() / "features", listener.note) if cache else None
-    fingerprint = extractor.fingerprint() if stored is not None else ""
-
-    def compute(samples: Samples, indices: NDArray[np.int64]) -> Chunk:
-        anew = partial(extractor.compute, samples, indices)
-        features = cached_features(fingerprint, samples, indices, stored, anew)
-        return features.rows, features.readable
-
-    folded = _probe(data, compute, seconds, f"features by {start.start}", listener)
+    with listener.progress(f"reading {described.start}"):
+        model = load_model(described.start, image_size=run.preprocessing.image_size).to(device)
+    rule = fewshot.limited(model, max_pixels)
+    extractor = FeatureExtractor(model, rule, device)
+    images = int(seconds / try_starts.measure_pace(extractor, shared.decoded_by(rule.decode).test))
+    part = try_starts.with_fewer(shared, min(max(images // 2, 1), try_starts.MOST_TEST_IMAGES))
+    left = images - len(part.test)
+    learning = Learning((try_starts.SHOTS,), try_starts.DRAWS, ("ridge",))
+    if left < len(part.pool):
+        shots = max(1, left // (learning.seeds * part.classes))
+        learning = replace(learning, shots=(min(shots, try_starts.SHOTS),))
+    measured = fewshot.measure(learning, described, part, extractor, cache, listener)
+    score = measured.models[0].best
+    interval = statistics.describe_interval(try_starts.accuracy_interval(score.right))
+    result = (
+        f"From {pluralize(score.shots, 'image')} of each class, its frozen features are right on "
+        f"{score.mean:.0%} of {measured.tested} {interval}. That is no forecast: what fine-tuning adds was "
+        "not measured."
+    )
+    notes = (result, *fewshot.remarks(measured))
     cost = budget.measure_cost(run, data, _config(run, data), device, listener)
-    seen = trained_model.is_training_data(find_start(start).card, run.data)
-    notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
-    return Option(**vars(cost), start=start.start, folded=folded, notes=notes)
+    return Option(
+        **vars(cost), start=described.start, accuracy=score.mean, tested=measured.test_images, notes=notes
+    )

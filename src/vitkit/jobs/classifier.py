@@ -201,15 +201,12 @@ def _paths(images: Any) -> list[Path] | None:
     listed = np.asarray(images) if hasattr(images, "ndim") else images
     if isinstance(listed, np.ndarray) and listed.dtype.kind not in "OUT":  # objects and both kinds of text
         return None
-    paths: list[Path] = []
-    for path in listed:
-        if not isinstance(path, str | Path):
-            raise VitkitError(
-                f"Expected the paths of image files in a list, found {type(path).__name__}. Put images of "
-                "one size into one array (numpy.stack), and others into files."
-            )
-        paths.append(Path(path))
-    return paths
+    if others := [type(path).__name__ for path in listed if not isinstance(path, str | Path)]:
+        raise VitkitError(
+            f"Expected the paths of image files in a list, found {others[0]}. Put images of one size into "
+            "one array (numpy.stack), and others into files."
+        )
+    return list(map(Path, listed))
 
 
 def _encoded(images: Any, unit_range: bool) -> list[bytes]:

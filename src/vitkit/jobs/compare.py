@@ -22,18 +22,18 @@ from typing import Any, TypeAlias, Unpack
 import numpy as np
 import torch
 
-from vitkit.config import IN_MEMORY_ALONE, Positive, read, write
+from vitkit.config import IN_MEMORY_ALONE, read, write
 from vitkit.data.config import parse_split
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import hash_file, remove_leftovers
-from vitkit.engines.folder import EngineModel
+from vitkit.engines.folder import EngineModel, read_description_of
 from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model, statistics
 from vitkit.evaluation.features import FeatureExtractor
+from vitkit.jobs import bench, evaluate
 from vitkit.jobs.engines import Ready, load_ready
-from vitkit.jobs.evaluate import choose_split, is_whole, without_training_images
 from vitkit.jobs.options import MachineOptions, StrPath, StudyOptions, require_at_least
 from vitkit.jobs.study import study
 from vitkit.listener import Listener
@@ -45,12 +45,11 @@ from vitkit.runs.folder import Place, kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import require_threads
 from vitkit.runs.series_record import explain_no_model, read_series
 from vitkit.runs.steps import evaluate_split
-from vitkit.runs.timing import Clock, Turn, spread, take_turns, use_threads
+from vitkit.runs.timing import Clock, use_threads
 from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
 from vitkit.tasks import Answering, answering_of, find_task, task_of
 from vitkit.tasks.page import count_cell, describe_images, photos_of, points, shown_p, shown_score
 from vitkit.text import distinct_ends, format_count, format_size, join_names, pluralize, without_places
-from vitkit.training.checkpoint import processor_name
 from vitkit.weights.model_card import card_of, preprocessing_of
 
 KIND = "comparison"
@@ -113,7 +112,7 @@ class Side:
     was_stored: bool
     """Whether its evaluation was read from its run folder; else it was made for the comparison."""
     trained_on_tested: int | None
-    """Number of tested images that it was trained on, pixel for pixel; None without the images."""
+    """Number of tested images that it was trained on, pixel for pixel; None without its training images."""
     predictions: Any = field(compare=False, metadata=IN_MEMORY_ALONE)
 
 
@@ -137,23 +136,6 @@ class ClassChange:
         return self.second - self.first
 
 
-@dataclass(frozen=True)
-class Speeds:
-    """The speed of both models, measured in turns on one machine."""
-
-    images_per_second: tuple[Positive, Positive]
-    """The median over the rounds, of each model."""
-    ratio: Positive
-    """The second model's speed over the first model's, the median of the rounds."""
-    ratio_quartiles: tuple[Positive, Positive]
-    batch_size: int
-    rounds: int
-    threads: int
-    device: str
-    clock: str
-    """The clock: processor time, wall time, or a GPU's own events."""
-
-
 @dataclass(frozen=True, repr=False)
 class ModelComparison(study.StudyResult):
     """Two models on the same test images."""
@@ -173,14 +155,14 @@ class ModelComparison(study.StudyResult):
     """The second model's score minus the first model's, of these two sets of weights, over the images."""
     classes: tuple[ClassChange, ...]
     """The classes with images, in the order of the first model."""
-    speeds: Speeds | None
-    """None where none were measured."""
+    speeds: bench.Bench | None
+    """The speed of both, measured in turns on one machine; None where none was measured."""
     options: tuple[str, ...] | None
     """The options in which the two runs differ: "--seed 0 -> 1"; None where one of them is no run."""
     notes: tuple[str, ...]
     """Sentences that belong to the result, such as which run of a series was taken."""
-    samples: Samples | None = field(compare=False, metadata=IN_MEMORY_ALONE)
-    """The images; None where they are not at hand."""
+    samples: Samples = field(compare=False, metadata=IN_MEMORY_ALONE)
+    """The images."""
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -246,14 +228,15 @@ class ModelComparison(study.StudyResult):
         answering = find_task(self.task).answering
         assert answering is not None  # both were evaluated
         sureness = answering.compare_sureness(self.first.numbers, self.second.numbers, self.labels)
-        speeds, speed = self.speeds, None
-        if speeds is not None:
-            low, high = speeds.ratio_quartiles
+        speed = None
+        if self.speeds is not None:
+            on, (_, second) = self.speeds.machine, self.speeds.records
+            low, high = second.ratio_quartiles
             speed = (
-                f"{self.second.label} computes {speeds.ratio:.2f} times as many images per second as "
-                f"{self.first.label} (middle half of {speeds.rounds} rounds: {low:.2f} to {high:.2f}), by "
-                f"{speeds.clock}, in turns, in batches of {speeds.batch_size}, on {speeds.device} with "
-                f"{pluralize(speeds.threads, 'thread')}."
+                f"{self.second.label} computes {second.ratio:.2f} times as many images per second as "
+                f"{self.first.label} (middle half of {second.rounds} rounds: {low:.2f} to {high:.2f}), by "
+                f"{on['clock']}, in turns, in batches of {second.batch_size}, on {on['device']} with "
+                f"{pluralize(on['threads'], 'thread')}."
             )
         parts = [
             Section("Side by side", (measure_table(self, answering), ABOUT_INTERVALS, speed)),
@@ -293,9 +276,6 @@ class Contender:
     ready: Ready
     note: str = ""
     """A sentence on the run of a series that was taken; empty where a model was given."""
-    data: ImageData | None = None
-    """The tested images, with its own classes and decoding rule; None where they are not at hand, and stored
-    evaluations alone are compared."""
 
     def fingerprint(self) -> str:
         """Hash everything beside the images that the logits depend on."""
@@ -321,8 +301,8 @@ class Tested:
     """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
     fingerprint: str
     """The hash of all keys and labels of the data set."""
-    missing: str = ""
-    """Why the images are not at hand; empty where they are."""
+    data: tuple[ImageData, ImageData]
+    """The images with the classes and the decoding rule of each model."""
 
 
 def compare(
@@ -378,7 +358,7 @@ def compare(
         with listener.progress("loading the models"):
             pair = load_contenders(str(first), str(second), options.device, precision)
         with listener.progress("listing images"):
-            tested, pair = open_tested(pair, data, split, listener)
+            tested = open_tested(pair, data, split)
         hashes = {"images": tested.fingerprint}
         for name, contender in zip(PARTS, pair, strict=True):
             hashes[f"weights, device or version of PyTorch of the {name} model"] = contender.fingerprint()
@@ -387,14 +367,14 @@ def compare(
         labels = "-".join(re.sub(r"[^\w.+-]", "-", contender.label) for contender in pair)
         with begun.claim(given, partial(numbered_folders, "compare", labels)) as folder:
             first_side, second_side = (
-                _evaluate(contender, tested, folder / name, batch_size, workers, listener)
-                for name, contender in zip(PARTS, pair, strict=True)
+                _evaluate(contender, own, tested, folder / name, batch_size, workers, listener)
+                for name, contender, own in zip(PARTS, pair, tested.data, strict=True)
             )
             _require_same_answers(first_side, second_side, tested)
-            speeds = read(Speeds, folder / SPEEDS) if speed_seconds else None
-            if speed_seconds and (speeds is None or speeds.threads != torch.get_num_threads()):
+            speeds = read(bench.Bench, folder / SPEEDS) if speed_seconds else None
+            if speed_seconds and (speeds is None or speeds.machine["threads"] != torch.get_num_threads()):
                 speeds = _measure_speeds(pair, speed_seconds, listener)
-                write(folder / SPEEDS, speeds)
+                write(folder / SPEEDS, speeds.to_json())
             answering, differing = answering_of(pair[0].ready.model.card), None
             if all(contender.place.config is not None for contender in pair):
                 there, here = (without_places(read_config(contender.place.path)) for contender in pair)
@@ -416,7 +396,7 @@ def compare(
                 speeds=speeds,
                 options=differing,
                 notes=tuple(contender.note for contender in pair if contender.note),
-                samples=None if pair[0].data is None else pair[0].data.splits[tested.split],
+                samples=tested.data[0].splits[tested.split],
             )
             with listener.progress("writing the page"):
                 study.publish(comparison, (), options)
@@ -424,26 +404,31 @@ def compare(
 
 
 def _evaluate(
-    contender: Contender, tested: Tested, folder: Path, batch_size: int, workers: int, listener: Listener
+    contender: Contender,
+    data: ImageData,
+    tested: Tested,
+    folder: Path,
+    batch_size: int,
+    workers: int,
+    listener: Listener,
 ) -> Side:
     """Read the evaluation of a model from its run folder or from the comparison's; else make it.
 
     Args:
         contender: the model.
-        tested: the images.
+        data: the images with its classes and decoding rule.
+        tested: what is tested of them.
         folder: the model's folder in the comparison's, which keeps an evaluation that is made.
         batch_size, workers, listener: as for `compare`.
     """
-    data, model = contender.data, contender.ready.model
-    answering = answering_of(model.card)
-    own = tested.fingerprint if data is None else data.fingerprint()
-    recorded = card_of(model).data
-    is_own = recorded is not None and recorded.fingerprint == own  # the same splits
+    model = contender.ready.model
+    answering, recorded = answering_of(model.card), card_of(model).data
+    is_own = recorded is not None and recorded.fingerprint == data.fingerprint()  # the same splits
     places = [contender.place.path] if is_own and contender.place.kind == "run" else []
     for place in (*places, folder):
         try:
             result, predictions = answering.read_evaluation(place / "evaluation" / f"{tested.split}.json")
-            _refuse_outdated(contender, tested, place, result, predictions, batch_size)
+            _refuse_outdated(contender.ready, data, tested.split, place, result, predictions, batch_size)
             break
         except FileNotFoundError:
             continue
@@ -451,17 +436,12 @@ def _evaluate(
             listener.note(f"Evaluated again: {error}")
     else:
         place = folder
-        if data is None:
-            raise VitkitError(
-                f"{contender.given} has no stored evaluation of {tested.split} that can be used, and the "
-                f"images are not at hand. Bring them back, or give other images with --data. {tested.missing}"
-            )
         listener.note(f"{contender.label} is evaluated on {tested.name}.")
         loading: Any = {"batch_size": batch_size, "workers": workers, "precision": contender.ready.precision}
         result, predictions = evaluate_split(
             model, data, tested.split, contender.ready.device, {}, **loading, listener=listener
         )
-        result = without_training_images(
+        result = evaluate.without_training_images(
             model, data, tested.split, is_own, result, predictions, listener, contender.place.path
         )
         folder.mkdir(exist_ok=True)
@@ -486,36 +466,29 @@ def _evaluate(
 
 
 def _refuse_outdated(
-    contender: Contender, tested: Tested, place: Path, result: Any, predictions: Any, batch_size: int
+    ready: Ready, data: ImageData, split: str, place: Path, result: Any, predictions: Any, batch_size: int
 ) -> None:
     """Refuse a stored evaluation that is not of the images and weights that are there now.
 
     A folder that was given away may hold the evaluation of other weights than the ones beside it: some images
-    are computed again. Where the images are not at hand, nobody can look.
+    are computed again.
 
     Raises:
         VitkitError: it is of other images, classes or weights.
     """
-    ready, data, ids = contender.ready, contender.data, predictions.ids
-    card, refused = ready.model.card, f"the evaluation in {place}"
-    same = result.class_names == (card if data is None else data).class_names
-    if data is not None:
-        samples = data.splits[tested.split]
-        same = (
-            same
-            and len(ids) + len(predictions.bad) == len(samples)
-            and ids.max(initial=-1) < len(samples)
-            and np.array_equal(predictions.labels, samples.labels[ids])
-        )
-    if not same:
-        raise VitkitError(f"{refused} is not of the {tested.split} images and classes that are there now.")
-    if data is None:
-        return
+    samples, ids, refused = data.splits[split], predictions.ids, f"the evaluation in {place}"
+    if (
+        result.class_names != data.class_names
+        or len(ids) + len(predictions.bad) != len(samples)
+        or ids.max(initial=-1) >= len(samples)
+        or not np.array_equal(predictions.labels, samples.labels[ids])
+    ):
+        raise VitkitError(f"{refused} is not of the {split} images and classes that are there now.")
     rows = np.unique(np.linspace(0, len(ids) - 1, CONFIRMED_BY).astype(np.int64))
     batches = evaluation_batches(samples, preprocessing_of(ready.model), batch_size, indices=ids[rows])
     stored = predictions.logits[rows]
     fresh = run_model.predict(
-        ready.model, batches, loss=card.loss, device=ready.device, precision=ready.precision
+        ready.model, batches, loss=ready.model.card.loss, device=ready.device, precision=ready.precision
     )
     if (  # a file that has become unreadable has no row
         not np.array_equal(fresh.ids, ids[rows])
@@ -525,7 +498,7 @@ def _refuse_outdated(
 
 
 def _require_same_answers(first: Side, second: Side, tested: Tested) -> None:
-    """Refuse the predictions of two models whose images or labels differ."""
+    """Refuse the predictions of two models that could not read the same images."""
     ids, others = first.predictions.ids, second.predictions.ids
     if not np.array_equal(ids, others):
         raise VitkitError(
@@ -534,38 +507,34 @@ def _require_same_answers(first: Side, second: Side, tested: Tested) -> None:
             f"{len(np.setdiff1d(others, ids)):,} for {second.label} alone. Repair those files, or give "
             "other images with --data."
         )
-    # Where the images are at hand, the labels have been compared with theirs.
-    if tested.missing and not np.array_equal(first.predictions.labels, second.predictions.labels):
-        raise VitkitError(
-            f"The stored evaluations of {first.given} and {second.given} hold other labels for the same "
-            "images. Bring the images back, so that both can be evaluated, or give others with --data."
-        )
 
 
-def _measure_speeds(pair: Pair, seconds: float, listener: Listener) -> Speeds:
+def _measure_speeds(pair: Pair, seconds: float, listener: Listener) -> bench.Bench:
     """Time both models in turns, each on images of its own size and kind."""
     device = torch.device(pair[0].ready.device)
     clock = Clock(device, torch.get_num_threads())
     if any(isinstance(contender.ready.model, EngineModel) for contender in pair):
         clock = Clock(torch.device("cpu"), max(2, clock.threads))  # engines have threads of their own
-    turns, times = dict[str, Turn](), dict[str, list[float]]()
+    ways = []
     for name, contender in zip(PARTS, pair, strict=True):
-        made_for, generator = contender.ready.model.config, torch.Generator().manual_seed(0)
-        shape = SPEED_BATCH, made_for.in_channels, *made_for.image_size
+        ready, generator = contender.ready, torch.Generator().manual_seed(0)
+        config, is_engine = ready.model.config, isinstance(ready.model, EngineModel)
+        precision: Any = read_description_of(contender.place.path).precision if is_engine else ready.precision
+        shape = SPEED_BATCH, config.in_channels, *config.image_size
         images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-        turns[name] = Turn(partial(_compute, contender.ready, images))
+        ways.append(bench.Contestant(name, "vitkit", precision, None, partial(_compute, ready, images)))
     with listener.progress("measuring the speed of both"):
-        take_turns(turns, clock, seconds, times)
-    first, second = (times[name] for name in PARTS)
-    low, ratio, high = spread([a / b for a, b in zip(first, second, strict=True)])
-    speeds = SPEED_BATCH / spread(first)[1], SPEED_BATCH / spread(second)[1]
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
-    threads = torch.get_num_threads()
-    return Speeds(speeds, ratio, (low, high), SPEED_BATCH, len(first), threads, name, clock.name)
+        timed = bench.compare("", config, "inference", ways, PARTS[:1], images, clock, seconds, {})
+        speeds = tuple(
+            replace(speed, model=contender.label, image_size=contender.ready.model.config.image_size)
+            for speed, contender in zip(timed, pair, strict=True)
+        )
+    machine = bench.describe_machine(device, torch.get_num_threads())
+    return bench.Bench({**machine, "clock": clock.name}, speeds)
 
 
-def _compute(ready: Ready, images: torch.Tensor) -> None:
-    """Compute the logits of a batch of images, as an evaluation does."""
+def _compute(ready: Ready, images: torch.Tensor, _: torch.Tensor) -> None:
+    """Compute the logits of images as an evaluation does, whatever the images of all models are."""
     with run_model.output_function(ready.model, torch.device(ready.device), ready.precision) as compute:
         compute(images)()
 
@@ -611,11 +580,8 @@ def _load(given: str, label: str, device: str, precision: Precision) -> Contende
     return Contender(given, label, place, ready, note)
 
 
-def open_tested(pair: Pair, spec: str | None, split: str | None, listener: Listener) -> tuple[Tested, Pair]:
+def open_tested(pair: Pair, spec: str | None, split: str | None) -> Tested:
     """Open the images of a comparison, with the splits of the first model that was trained on them.
-
-    The stored evaluations alone are compared where the images are not at hand, and both models were trained
-    and tested on the same ones.
 
     Raises:
         VitkitError: no images are given and neither model records its own; the images are not there, or have
@@ -631,36 +597,24 @@ def open_tested(pair: Pair, spec: str | None, split: str | None, listener: Liste
         )
     # Images that neither model was trained on: a model without class names decides the order of the classes.
     by_names = sorted(pair, key=lambda contender: bool(contender.ready.model.card.class_names))
-    missing: VitkitError | None = None
+    missing = list[VitkitError]()
     for opener in owners or by_names[:1]:
         try:
             images = open_model_data(opener.ready.model, spec)
             break
         except VitkitError as error:
-            missing = missing or error
             if spec is not None:
                 raise
+            missing.append(error)
     else:
-        first, second = (card_of(contender.ready.model).data for contender in pair)
-        assert missing is not None
-        files = [contender.place.path / "evaluation" / f"{split or 'test'}.json" for contender in pair]
-        is_stored = all(file.is_file() for file in files)
-        if first is None or second is None or first.fingerprint != second.fingerprint or not is_stored:
-            raise missing
-        listener.note(
-            "Without pictures: the images are not where they were, or have changed. The stored evaluations "
-            "of both are compared."
+        raise VitkitError(
+            "A comparison needs the images, and they are not at hand: bring them back, or give others with "
+            f"--data. {missing[0]}"
         )
-        return Tested(split or "test", first.name, False, first.fingerprint, str(missing)), pair
     models = [contender.ready.model for contender in pair]
     names = [model.card.class_names or images.class_names for model in models]
-    for contender, model, own in zip(pair, models, names, strict=True):
-        if len(own) != model.config.num_classes:
-            raise VitkitError(
-                f"{contender.given} has {model.config.num_classes:,} outputs and no class names, and the "
-                f"images have {len(own):,} classes: expected one class for each output. Give other images "
-                "with --data."
-            )
+    for contender, model in zip(pair, models, strict=True):
+        evaluate.require_class_for_each_output(contender.given, model, images)
     extra = [sorted({*own} - {*others}) for own, others in (names, names[::-1])]
     if any(extra):
         sides = zip(pair, extra, strict=True)
@@ -669,13 +623,12 @@ def open_tested(pair: Pair, spec: str | None, split: str | None, listener: Liste
             f"Two models are compared on the same classes, matched by their names: {'; '.join(shown)}. Name "
             "two models of the same classes."
         )
-    images, chosen = choose_split(images, split, spec is not None, bool(owners))
-    tested = Tested(chosen, images.name, is_whole(images, chosen, bool(owners)), images.fingerprint())
-    first_tested, second_tested = (
-        replace(contender, data=images.seen_by(preprocessing_of(model).decode, own))
-        for contender, model, own in zip(pair, models, names, strict=True)
+    images, chosen = evaluate.choose_split(images, split, spec is not None, bool(owners))
+    whole = evaluate.is_whole(images, chosen, bool(owners))
+    first, second = (
+        images.seen_by(preprocessing_of(model).decode, own) for model, own in zip(models, names, strict=True)
     )
-    return tested, (first_tested, second_tested)
+    return Tested(chosen, images.name, whole, images.fingerprint(), (first, second))
 
 
 def compare_classes(answering: Answering, first: Side, second: Side) -> tuple[ClassChange, ...]:
@@ -747,7 +700,7 @@ def measure_table(comparison: ModelComparison, answering: Answering) -> Table:
         ("FLOPs of an image", *(format_count(side.forward_flops) for side in sides)),
     ]
     if comparison.speeds is not None:
-        speeds = (f"{speed:,.0f}" for speed in comparison.speeds.images_per_second)
+        speeds = (f"{speed.images_per_second:,.0f}" for speed in comparison.speeds.records)
         rows.append(("images per second", *speeds))
     return Table(("", *comparison.labels), tuple(rows), left=range(3))
 
@@ -773,10 +726,9 @@ def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> 
     scores = [answering.score_images(side.predictions) for side in sides]
     rows = np.flatnonzero(scores[better] > scores[1 - better])
     verb = "is better" if comparison.difference.flips.graded else "alone is right"
-    title, images = f"Images on which {labels[better]} {verb}", pluralize(len(rows), "image")
-    if not len(rows) or samples is None:
-        why = f"{images}, which cannot be shown: they are not at hand." if len(rows) else "There is none."
-        return Section(title, (why,), page_only=True)
+    title = f"Images on which {labels[better]} {verb}"
+    if not len(rows):
+        return Section(title, ("There is none.",), page_only=True)
 
     def load() -> list[Photo]:
         answers = zip(*(answering.show(side.numbers, side.predictions, rows) for side in sides), strict=True)
@@ -793,9 +745,9 @@ def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> 
         return photos
 
     caption = (
-        f"{min(len(rows), PICTURES_SHOWN)} of {images}, those first on which both models together are "
-        "surest: the true class, what each model says and how sure it is, the file. Where both are sure and "
-        "disagree, look at the label too."
+        f"{min(len(rows), PICTURES_SHOWN)} of {pluralize(len(rows), 'image')}, those first on which both "
+        "models together are surest: the true class, what each model says and how sure it is, the file. "
+        "Where both are sure and disagree, look at the label too."
     )
     return Section(title, (Photos(load), Caption(caption)), page_only=True)
 

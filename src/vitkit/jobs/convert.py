@@ -34,7 +34,7 @@ from vitkit.runs.folder import beside, refuse_taken
 from vitkit.runs.start import identify_any
 from vitkit.tasks import answers
 from vitkit.text import format_count, format_size, join_names
-from vitkit.weights import format_names, loading, model_card, table
+from vitkit.weights import loading, model_card, table
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
 from vitkit.weights.published import describe_origin_licence
 
@@ -119,8 +119,8 @@ class Converted(Result):
         rows += (("note", [note]) for note in self.notes)
         if self.new_classes is not None:
             names, before = source.card.class_names, source.config.num_classes
-            shown = f", {', '.join(names[:NAMES_SHOWN])}{', ...' * (len(names) > NAMES_SHOWN)},"
-            dropped = f"; the old one of {before} classes{shown if names else ''} is dropped"
+            shown = f", {join_names(names, NAMES_SHOWN)}," if names else ""
+            dropped = f"; the old one of {before} classes{shown} is dropped"
             new = (
                 f"new, of zeros, for {self.new_classes} classes: it says nothing until it is trained (vitkit "
                 f"finetune){dropped if before else ''}"
@@ -387,10 +387,6 @@ def import_library(package: str) -> Any:
     return import_module(package)
 
 
-CLASSES_SHOWN = 10
-"""Class names in a summary; the record has all."""
-
-
 @dataclass(frozen=True, repr=False)
 class CheckpointCard(Result):
     """The description of a checkpoint."""
@@ -423,14 +419,13 @@ class CheckpointCard(Result):
         }
         flops = format_count(measure.forward_flops(config, head=True), "FLOPs")
         classes = f"{config.num_classes:,}, without names" if config.num_classes else "no head"
-        shown = ", ".join(names[:CLASSES_SHOWN]) + (", ..." if len(names) > CLASSES_SHOWN else "")
         rows = (
             ("model", [described(identity), f"{measure.parameters(config):,} parameters, {flops} per image"]),
             ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
             ("numerics", numerics),
             ("speed", list(_slow_parts(config))),
             ("preprocessing", _preprocessing(identity)),
-            ("classes", [shown or classes]),
+            ("classes", [join_names(names) or classes]),
             ("refuses", [] if card.refusal is None else [_refusal(card.refusal)]),
             ("origin", [_labelled(key, value) for key, value in origin.items()]),
             ("licence", [licence] if (licence := describe_origin_licence(self.source, card)) else []),
@@ -480,7 +475,7 @@ def read_card(
     Raises:
         VitkitError: as `load_model`.
     """
-    options = format_names.LoadOptions(image_size=image_size, num_heads=num_heads)
+    options = LoadOptions(image_size=image_size, num_heads=num_heads)
     return CheckpointCard(str(source), identify_any(source, options))
 
 
@@ -545,10 +540,8 @@ def _preprocessing(identity: loading.Identity) -> list[str]:
 
 def _refusal(refusal: Refusal) -> str:
     """Say by which images it is decided what is none of the classes."""
-    images, least = (
-        f"{len(refusal.scores):,} {refusal.split} images",
-        show_smallest_share(len(refusal.scores)),
-    )
+    images = f"{len(refusal.scores):,} {refusal.split} images"
+    least = show_smallest_share(len(refusal.scores))
     return f"images that are none of the classes, by the scores of {images}: --refuse {least} or more"
 
 

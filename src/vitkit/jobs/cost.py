@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import require_at_least
+from vitkit.jobs.reproduce.items import TABLES
 from vitkit.kernels.block import Outline
 from vitkit.models import measure, zoo
 from vitkit.models.config import ModelConfig, Phase, Precision, Size, height_and_width
@@ -229,30 +230,6 @@ def configuration(name: str, options: format_names.LoadOptions) -> zoo.ModelConf
     return replace(config, num_classes=config.num_classes if classes is None else classes)
 
 
-# The paper's Table 6 (arXiv 2010.11929v2, Appendix D.1), in its order: model, epochs, exaFLOPs, and the
-# accuracies in per cent on ImageNet, ReaL, CIFAR-10, CIFAR-100, Pets and Flowers.
-TABLE_6 = (
-    ("ViT-B/32", 7, 55, (80.73, 86.27, 98.61, 90.49, 93.40, 99.27)),
-    ("ViT-B/16", 7, 224, (84.15, 88.85, 99.00, 91.87, 95.80, 99.56)),
-    ("ViT-L/32", 7, 196, (84.37, 88.28, 99.19, 92.52, 95.83, 99.45)),
-    ("ViT-L/16", 7, 783, (86.30, 89.43, 99.38, 93.46, 96.81, 99.66)),
-    ("ViT-L/16", 14, 1567, (87.12, 89.99, 99.38, 94.04, 97.11, 99.56)),
-    ("ViT-H/14", 14, 4262, (88.08, 90.36, 99.50, 94.71, 97.11, 99.71)),
-    ("BiT-R50x1", 7, 50, (77.54, 84.56, 97.67, 86.07, 91.11, 94.26)),
-    ("BiT-R50x2", 7, 199, (82.12, 87.94, 98.29, 89.20, 93.43, 97.02)),
-    ("BiT-R101x1", 7, 96, (80.67, 87.07, 98.48, 89.17, 94.08, 95.95)),
-    ("BiT-R152x1", 7, 141, (81.88, 87.96, 98.82, 90.22, 94.17, 96.94)),
-    ("BiT-R152x2", 7, 563, (84.97, 89.69, 99.06, 92.05, 95.37, 98.62)),
-    ("BiT-R152x2", 14, 1126, (85.56, 89.89, 99.24, 91.92, 95.75, 98.75)),
-    ("BiT-R200x3", 14, 3306, (87.22, 90.15, 99.34, 93.53, 96.32, 99.04)),
-    ("R50+ViT-B/32", 7, 106, (84.90, 89.15, 99.01, 92.24, 95.75, 99.46)),
-    ("R50+ViT-B/16", 7, 274, (85.58, 89.65, 99.14, 92.63, 96.65, 99.40)),
-    ("R50+ViT-L/32", 7, 246, (85.68, 89.04, 99.24, 92.93, 96.97, 99.43)),
-    ("R50+ViT-L/16", 7, 859, (86.60, 89.72, 99.18, 93.64, 97.03, 99.40)),
-    ("R50+ViT-L/16", 14, 1668, (87.12, 89.76, 99.31, 93.89, 97.36, 99.11)),
-)
-
-
 def count_table6() -> Listing:
     """Count the compute of every row of the paper's Table 6, beside the paper's figure.
 
@@ -261,12 +238,15 @@ def count_table6() -> Listing:
     are more than half of its own 14, which we match; we are three percent below.
     """
     counts, rows = list[dict[str, Any]](), []
-    for model, epochs, paper, _ in TABLE_6:
-        ours = measure.training_flops(zoo.model_config(model), JFT_IMAGES * epochs) / 1e18
+    for name, (*_, paper) in TABLES["table6"].rows.items():
+        model, epochs = name.split(", ")
+        ours = measure.training_flops(zoo.model_config(model), JFT_IMAGES * int(epochs)) / 1e18
         ratio = ours / paper
-        counts.append({"model": model, "epochs": epochs, "paper": paper, "ours": ours, "ratio": ratio})
-        numbers = Number(f"{paper:,}", paper), Number(f"{ours:,.1f}", ours), Number(f"{ratio:.3f}", ratio)
-        rows.append((model, str(epochs), *numbers))
+        counts.append(
+            {"model": model, "epochs": int(epochs), "paper": int(paper), "ours": ours, "ratio": ratio}
+        )
+        numbers = Number(f"{paper:,.0f}", paper), Number(f"{ours:,.1f}", ours), Number(f"{ratio:.3f}", ratio)
+        rows.append((model, epochs, *numbers))
     worst = max(counts, key=lambda row: abs(row["ratio"] - 1))
     counted = (
         f"The compute of the {len(rows)} rows is counted from the models; the largest difference from the "

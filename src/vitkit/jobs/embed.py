@@ -100,25 +100,20 @@ def _open_rows(
     numbers = np.concatenate([samples.numbers for samples in parts.values()])
     samples = sources.Samples(first.files, numbers, np.zeros((len(numbers), 0), dtype=bool), first.rule)
     splits = [split if len(parts) > 1 else None for split, part in parts.items() for _ in range(len(part))]
-    text, features = pa.string(), pa.list_(pa.float32(), model.config.feature_width)
+    text, width = pa.string(), model.config.feature_width
+    features = pa.list_(pa.float32(), width)
     columns = pa.schema({"image": text, "split": text, "features": features, "error": text})
 
     def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
         computed = extractor.compute(samples, np.arange(first, last), progress)
-        rows = np.zeros((last - first, model.config.feature_width), np.float32)
+        rows = np.zeros((last - first, width), np.float32)
         rows[computed.readable] = computed.rows
         errors = np.full(last - first, None)
         errors[~computed.readable] = computed.reasons
-        missing = pa.array(~computed.readable)
-        cells = [
-            pa.array([samples.key(index) for index in range(first, last)], text),
-            pa.array(splits[first:last], text),
-            pa.FixedSizeListArray.from_arrays(
-                pa.array(rows.reshape(-1)), model.config.feature_width, mask=missing
-            ),
-            pa.array(errors, text),
-        ]
-        return pa.table(cells, schema=columns)
+        names, missing = [samples.key(index) for index in range(first, last)], pa.array(~computed.readable)
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), width, mask=missing)
+        cells = {"image": names, "split": splits[first:last], "features": lists, "error": errors}
+        return pa.table(cells, columns)
 
     facts = {"model": extractor.fingerprint(), "images": opened.fingerprint(), "batch_size": batch_size}
     return PartsRecord(facts, len(samples), part_rows(batch_size)), columns, compute

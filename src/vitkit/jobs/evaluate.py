@@ -33,11 +33,9 @@ from vitkit.runs import processes, steps, trained_model
 from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import Answering, answering_of
 from vitkit.tasks.page import REFUSED_SHOWN, Accepted, refusal_section
+from vitkit.text import join_names
 from vitkit.weights.model_card import Described, card_of
 from vitkit.world import prepared_together
-
-NAMES_SHOWN = 10
-"""The most class names in a message."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -200,18 +198,11 @@ def evaluate(
                     named = list(find_images((str(others),)))
             with listener.progress("listing images"):
                 images = trained_model.open_model_data(ready.model, data, ready.preprocessing.decode)
+            require_class_for_each_output(place.name, ready.model, images)
             if not ready.model.card.class_names:
-                names, outputs = images.class_names, ready.model.config.num_classes
-                shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
-                if len(names) != outputs:
-                    raise VitkitError(
-                        f"{place.name} has {outputs:,} outputs and no class names, and {images.spec} has "
-                        f"{len(names):,} classes: {shown}. Classes are matched to such outputs in "
-                        "alphabetical order, so there must be one for each output."
-                    )
                 listener.note(
                     f"{place.name} has no class names: the classes of {images.spec} are matched to its "
-                    f"outputs in alphabetical order: {shown}."
+                    f"outputs in alphabetical order: {join_names(images.class_names)}."
                 )
             is_own = data is None or trained_model.is_training_data(ready.model.card, data)
             images, split = choose_split(images, split, data is not None, is_own)
@@ -250,6 +241,23 @@ def evaluate(
         card=ready.model.card,
         as_saved=model.get("engine") in (None, "torch") and options == (None, None),
     )
+
+
+def require_class_for_each_output(name: str, model: Described, images: ImageData) -> None:
+    """Refuse images of another number of classes than a model without class names has outputs.
+
+    Args:
+        name: the model's, as it was given.
+        model: with its card.
+        images: to evaluate it on.
+    """
+    names, outputs = images.class_names, model.config.num_classes
+    if not model.card.class_names and len(names) != outputs:
+        raise VitkitError(
+            f"{name} has {outputs:,} outputs and no class names, and {images.spec} has {len(names):,} "
+            f"classes: {join_names(names)}. Classes are matched to such outputs in alphabetical order, so "
+            "there must be one for each output. Give other images with --data."
+        )
 
 
 def measure_others(
@@ -392,11 +400,10 @@ def _images_of_head(
     if closed_form.HEAD not in card_of(model).origin or not isinstance(model, ImageModel):
         return None
     try:
-        learned = {each.tobytes() for each in closed_form.read_model(folder)[1].hashes}
+        learned = closed_form.read_model(folder)[1].classes_by_hash()
     except VitkitError:  # its images were left behind, say
         return None
-    hashes = enumerate(closed_form.hash_images(samples, listener))
-    return np.array([index for index, digest in hashes if digest in learned], np.int64)
+    return np.flatnonzero([digest in learned for digest in closed_form.hash_images(samples, listener)])
 
 
 def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> Path | None:

@@ -16,7 +16,7 @@ from vitkit.data.config import Splits
 from vitkit.data.layouts.image_paths import find_images
 from vitkit.data.layouts.repeats import content_digest
 from vitkit.errors import VitkitError
-from vitkit.evaluation.statistics import binomial_interval
+from vitkit.evaluation.statistics import binomial_interval, describe_interval
 from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.result import Cell, Facts, Result, Section, table_of, unreadable
@@ -63,13 +63,12 @@ class Extended(Result):
     def headline(self) -> Sequence[str]:
         """Say what is in, how accurate the head is, and that it is exact."""
         classes = pluralize(len(self.classes), "class", "classes")
-        low, high = binomial_interval(sum(self.right.values()), self.images)
+        interval = describe_interval(binomial_interval(sum(self.right.values()), self.images))
         exact = "all bits are equal" if not self.difference else f"difference {self.difference:.1g}"
         return (
             f"{pluralize(self.images, 'image')} of {classes} in {self.model}: {self.added:,} added, "
             f"{self.removed:,} taken out.",
-            f"Left out in turn, {self.accuracy:.2%} are right (95 % interval {low:.1%} to {high:.1%}), "
-            f"before {self.accuracy_before:.2%}.",
+            f"Left out in turn, {self.accuracy:.2%} are right {interval}, before {self.accuracy_before:.2%}.",
             f"The head that was there is the solution of the images that were in: {exact}.",
         )
 

@@ -25,7 +25,6 @@ from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.runs import folder, machine, plan, processes, run_options, trained_model
 from vitkit.runs.budget import Cost, measure_cost, step_memory
 from vitkit.runs.config import LENGTH, Run, StartConfig, full_name, options_of, require_data, with_options
-from vitkit.runs.plan import free_memory
 from vitkit.runs.start import find_start
 from vitkit.tasks import task_of
 from vitkit.text import format_bytes, format_duration, join_names, pluralize
@@ -260,7 +259,7 @@ def measure_starts(
         suited = suit_images(base, config, len(data.splits["train"]), run.optimizer.freeze)
         fitted = with_options(suited, given)
         sized = model_config(start.model, max(num_classes, 1), fitted.preprocessing.image_size)
-        memory, free = step_memory(fitted, sized, device), free_memory(device)
+        memory, free = step_memory(fitted, sized, device), plan.free_memory(device)
         cost = f"{format_bytes(memory)} of memory, more than is free"
         if free is None or memory <= free:
             costs[start.name] = measure_cost(fitted, data, sized, device, listener)

@@ -7,15 +7,16 @@ and `configs/vit.py`): crops of 5 to 100 % of the area, flips, plain bilinear re
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from vitkit.config import nearest, to_json
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
+from vitkit.jobs.reproduce.items import PAPER
 from vitkit.models.config import ViTConfig
 from vitkit.models.zoo import model_config
 from vitkit.result import Listing, Table
@@ -134,11 +135,14 @@ def photos() -> Run:
     )
 
 
-Schedule = Literal["linear", "cosine"]
-
-
 def pretrain_as_in_paper(
-    model: str, epochs: float, lr: float, schedule: Schedule, decay: float, dropout: float, clip: float | None
+    model: str,
+    epochs: float,
+    lr: float,
+    schedule: Literal["linear", "cosine"],
+    decay: float,
+    dropout: float,
+    clip: float | None = None,
 ) -> Run:
     """Make a row of the paper's Table 3: Adam with decoupled decay, batch 4096, 10k steps of warm-up, 224
     pixels.
@@ -281,17 +285,8 @@ def _small_unlabelled() -> Run:
     )
 
 
-# The rows of Table 4: steps, learning rate, steps of warm-up, fraction of the training images held out.
-TABLE_4: dict[str, tuple[int, float, int, float]] = {
-    "finetune-imagenet": (20_000, 0.03, 500, 0.01),
-    "finetune-cifar100": (10_000, 0.03, 500, 0.02),
-    "finetune-cifar10": (10_000, 0.03, 500, 0.02),
-    "finetune-pets": (500, 0.03, 50, 0.1),
-    "finetune-flowers": (500, 0.03, 50, 0.1),
-    "finetune-vtab": (2_500, 0.01, 250, 0.2),
-}
-"""The paper sweeps the rates (`IMAGENET_RATES`, `OTHER_RATES`); these are the released code's. Its README
-warms up a short run for a tenth of the steps, and so do rows for which it gives no number."""
+TABLE_4: Mapping[str, Mapping[str, Any]] = PAPER["recipes"]["table4"]
+"""The rows of the paper's Table 4, which sweeps the rates (`IMAGENET_RATES`, `OTHER_RATES`)."""
 IMAGENET_RATES, OTHER_RATES = (0.003, 0.01, 0.03, 0.06), (0.001, 0.003, 0.01, 0.03)
 """The rates that Table 4 sweeps, for ImageNet and for the other data sets; VTAB has 0.01 alone."""
 AUGMENTATION = Augmentation(crop_area=(0.25, 1.0))
@@ -336,36 +331,8 @@ def paper(num_images: int = 0) -> Run:
     return replace(finetune_as_in_paper(steps, 0.03, warmup, val_fraction=0.1), splits=Splits())
 
 
-# The rows of Table 3: model, epochs, learning rate, schedule, weight decay, dropout, clipping.
-TABLE_3: dict[str, tuple[str, float, float, Schedule, float, float, float | None]] = {
-    "jft-vit-b16": ("ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0, None),
-    "jft-vit-b32": ("ViT-B/32", 7, 8e-4, "linear", 0.1, 0.0, None),
-    "jft-vit-l32": ("ViT-L/32", 7, 6e-4, "linear", 0.1, 0.0, None),
-    "jft-vit-l16-7ep": ("ViT-L/16", 7, 4e-4, "linear", 0.1, 0.0, None),
-    "jft-vit-l16": ("ViT-L/16", 14, 4e-4, "linear", 0.1, 0.0, None),
-    "jft-vit-h14": ("ViT-H/14", 14, 3e-4, "linear", 0.1, 0.0, None),
-    "jft-r50x1": ("BiT-R50x1", 7, 1e-3, "linear", 0.1, 0.0, None),
-    "jft-r50x2": ("BiT-R50x2", 7, 1e-3, "linear", 0.1, 0.0, None),
-    "jft-r101x1": ("BiT-R101x1", 7, 8e-4, "linear", 0.1, 0.0, None),
-    "jft-r152x1": ("BiT-R152x1", 7, 6e-4, "linear", 0.1, 0.0, None),
-    "jft-r152x2": ("BiT-R152x2", 7, 6e-4, "linear", 0.1, 0.0, None),
-    "jft-r50-vit-b16": ("R50+ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0, None),
-    "jft-r50-vit-b32": ("R50+ViT-B/32", 7, 8e-4, "linear", 0.1, 0.0, None),
-    "jft-r50-vit-l32": ("R50+ViT-L/32", 7, 2e-4, "linear", 0.1, 0.0, None),
-    "jft-r50-vit-l16-7ep": ("R50+ViT-L/16", 7, 4e-4, "linear", 0.1, 0.0, None),
-    "jft-r50-vit-l16": ("R50+ViT-L/16", 14, 4e-4, "linear", 0.1, 0.0, None),
-    "imagenet21k-vit-b16": ("ViT-B/16", 90, 1e-3, "linear", 0.03, 0.1, None),
-    "imagenet21k-vit-b32": ("ViT-B/32", 90, 1e-3, "linear", 0.03, 0.1, None),
-    "imagenet21k-vit-l16-30ep": ("ViT-L/16", 30, 1e-3, "linear", 0.03, 0.1, None),
-    "imagenet21k-vit-l16": ("ViT-L/16", 90, 1e-3, "linear", 0.03, 0.1, None),
-    "imagenet21k-vit-l32-30ep": ("ViT-L/32", 30, 1e-3, "linear", 0.03, 0.1, None),
-    "imagenet21k-vit-l32": ("ViT-L/32", 90, 1e-3, "linear", 0.03, 0.1, None),
-    "imagenet-vit-b16": ("ViT-B/16", 300, 3e-3, "cosine", 0.3, 0.1, 1.0),
-    "imagenet-vit-b32": ("ViT-B/32", 300, 3e-3, "cosine", 0.3, 0.1, 1.0),
-    "imagenet-vit-l16": ("ViT-L/16", 300, 3e-3, "cosine", 0.3, 0.1, 1.0),
-    "imagenet-vit-l32": ("ViT-L/32", 300, 3e-3, "cosine", 0.3, 0.1, 1.0),
-}
-
+TABLE_3: Mapping[str, Mapping[str, Any]] = PAPER["recipes"]["table3"]
+"""The rows of the paper's Table 3."""
 UNLABELLED = Splits(test_fraction=0.0, val_fraction=0.02)
 """Splits of images without labels: there is nothing to test, and few images suffice to measure a loss."""
 
@@ -374,9 +341,9 @@ OF_IMAGES_ALONE = (masked_patches, simmim, mae, masked_patches_small, simmim_sma
 
 RECIPES: dict[str, Callable[[], Run]] = {
     **{own.__name__.replace("_", "-"): own for own in (*OF_LABELS, *OF_IMAGES_ALONE)},
-    **{name: partial(pretrain_as_in_paper, *row) for name, row in TABLE_3.items()},
+    **{name: partial(pretrain_as_in_paper, **row) for name, row in TABLE_3.items()},
     "paper": paper,
-    **{name: partial(finetune_as_in_paper, *row) for name, row in TABLE_4.items()},
+    **{name: partial(finetune_as_in_paper, **row) for name, row in TABLE_4.items()},
 }
 
 
@@ -474,7 +441,7 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
             here, other = (f"{value:g}" if isinstance(value, float) else value for value in values)
             changes.append(f"{what} {here} ({other})")
     steps = run.training.total_steps(num_images)
-    usual = {there.training.steps, *(steps for steps, *_ in TABLE_4.values() if papers is None)}
+    usual = {there.training.steps, *(row["steps"] for row in TABLE_4.values() if papers is None)}
     if steps not in usual:
         changes.append(f"{steps:,} steps ({there.training.steps:,})")
     return changes

@@ -52,6 +52,8 @@ family with a free licence."""
 SHOTS = 25
 """Images of each class to learn from: with 10, a start whose last blocks were destroyed came first on
 pictures of animals, and was far behind once fine-tuned; with 25 it came third (docs/results/accuracy.md)."""
+DRAWS = 5
+"""Times that they are drawn."""
 MOST_TEST_IMAGES = 1000
 """Test images; where there are more, a part with the same proportions of the classes is taken."""
 BATCH = 8
@@ -91,10 +93,9 @@ class Tournament(fewshot.FewShot):
     def headline(self) -> Sequence[str]:
         """Name the best start with its lead, its licence, and others that may be as good, with their cost."""
         (best, *others), images = self.models, pluralize(self.shots[0], "image")
-        low, high = best.interval
         sentences = [
             f"Best is {best.name}: from {images} of each class it is right on {best.best.mean:.1%} of "
-            f"{self.tested} (95 % interval {low:.1%} to {high:.1%}).",
+            f"{self.tested} {statistics.describe_interval(best.interval)}.",
             f"Its licence is {best.licence or 'not known: no published start is on record as its origin'}.",
         ]
         if others:
@@ -147,7 +148,7 @@ def try_starts(
     minutes: float = 10.0,
     download: bool = False,
     shots: int = SHOTS,
-    seeds: int = 5,
+    seeds: int = DRAWS,
     workers: int = 0,
     device: str = "auto",
     precision: Precision = "auto",
@@ -203,7 +204,7 @@ def try_starts(
             reason = str(error).removeprefix(f"{start} is not on this machine. ")
             left_out[name] = reason.partition(" Nothing was changed.")[0]
     opened, max_pixels = fewshot.open_shared(data, [identity for _, identity in described])
-    opened = _with_fewer(opened, MOST_TEST_IMAGES)
+    opened = with_fewer(opened, MOST_TEST_IMAGES)
     end, tried, result = time.monotonic() + 60 * minutes, list[Tried](), None
     # The cheapest first, so that an hour's start does not use up the minutes of all others.
     for model, identity in sorted(described, key=lambda each: measure.forward_flops(each[1].config)):
@@ -318,7 +319,7 @@ def _fetch(name: str, download: bool, listener: Listener) -> None:
         fetch_any(name, progress)
 
 
-def _with_fewer(data: protocol.FewShotData, most: int) -> protocol.FewShotData:
+def with_fewer(data: protocol.FewShotData, most: int) -> protocol.FewShotData:
     """Take a part of the test images where there are more, with the same proportions of the classes."""
     if len(data.test) <= most:
         return data

@@ -23,6 +23,7 @@ from vitkit.data.layouts import split_lists, vtab_tasks
 from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask
 from vitkit.durable import hash_file, replace_file
 from vitkit.errors import VitkitError
+from vitkit.evaluation.statistics import describe_interval
 from vitkit.jobs import finetune, recipes
 from vitkit.jobs.options import MachineOptions, StrPath, StudyOptions, require_at_least
 from vitkit.jobs.study import study
@@ -97,9 +98,8 @@ class Vtab(study.StudyResult):
         """Give the mean over the tasks, and their number."""
         mean = mean_of(self.tasks)
         assert mean is not None  # a result has a task at least
-        low, high = mean.interval
         tasks = f"{mean.tasks} of 19 tasks (partial)" if mean.tasks < mean.of else "the 19 tasks"
-        return (f"Mean accuracy over {tasks}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}).",)
+        return (f"Mean accuracy over {tasks}: {mean.accuracy:.1%} {describe_interval(mean.interval)}.",)
 
     def sections(self) -> Sequence[Section]:
         """Return the tasks beside the paper's numbers, and what a reader should know."""

@@ -11,11 +11,8 @@ from tests.fixture_files import load_fixture
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.config import Learning
 from vitkit.evaluation.fewshot.methods import (
-    FITS,
-    METHODS,
     Draws,
     LabelledFeatures,
-    cross_validate,
     fit,
     fit_logistic,
     fit_neighbours,
@@ -215,34 +212,6 @@ def test_every_method_survives_a_feature_without_variation_and_an_absent_class(m
     assert fit(method, x, y, 3).predict(x).tolist() == [1] * 4  # the only class
     with pytest.raises(VitkitError, match="no shots"):
         fit(method, np.zeros((0, 4)), np.zeros(0, np.int64), 3)
-
-
-# Cross-validation
-
-LABELS = np.repeat(np.arange(4), 30)
-
-
-def test_classes_that_lie_apart_are_all_told_apart() -> None:
-    features = np.eye(4)[LABELS] + np.random.default_rng(0).normal(0, 0.05, (120, 4))
-    seen: list[int] = []
-    scores = cross_validate(features, LABELS, 4, progress=seen.append)
-    assert scores.right == {"ridge": 120, "knn": 120} and scores.accuracy == 1.0
-    assert seen == list(range(1, FITS + 1))
-
-
-def test_no_image_is_predicted_by_itself() -> None:
-    """By itself the nearest neighbour would be right on all of this noise."""
-    features = np.random.default_rng(0).normal(size=(120, 16))
-    scores = cross_validate(features, LABELS, 4)
-    assert all(scores.right[method] < 50 for method in METHODS)  # 30 of 120 by chance
-    assert cross_validate(features, LABELS, 4) == scores
-
-
-def test_a_class_of_one_image_is_never_right_and_breaks_nothing() -> None:
-    labels = np.array([0] * 10 + [1])
-    features = np.eye(2)[labels]
-    scores = cross_validate(features, labels, 2)
-    assert scores.right["ridge"] == 10 and scores.images == 11
 
 
 def test_every_beginning_of_the_order_holds_the_classes_in_their_shares() -> None:

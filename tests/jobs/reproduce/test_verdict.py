@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vitkit.jobs.reproduce.designs import Claim
+from vitkit.jobs.reproduce.items import Claim
 from vitkit.jobs.reproduce.reproduce import Finding, judge, say, summarise
 from vitkit.jobs.study.study import ScoredArms
 

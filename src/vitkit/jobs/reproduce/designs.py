@@ -1,6 +1,7 @@
-"""The arms of the paper's studies, made from a base run, and the conclusions that they test.
+"""The arms of the paper's studies, made from a base run.
 
-Each design is made by a function of the base, such as `positions`. An arm has the name of its folder.
+The arms of a study are made by a function of the base, such as `positions`. An arm has the name of its
+folder; the conclusions that arms test are in `paper.toml`.
 """
 
 import itertools
@@ -8,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import sweep_rates
@@ -71,38 +71,6 @@ class Variant:
     """Learning rates that it tries on held-out images; none: its own."""
     seeds: int = 0
     """Runs of the arm; 0: as many as the study has seeds."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A conclusion of the paper, or a question of today, about the arms of a study.
-
-    Arms are named by their folders. A name that ends in * stands for the arm with the best validation among
-    the arms whose names begin so.
-    """
-
-    statement: str
-    """A sentence without its full stop."""
-    more: tuple[str, ...]
-    """The arms whose scores are added."""
-    less: tuple[str, ...]
-    """The arms, as many, whose scores are subtracted."""
-    kind: Literal["more", "alike", "open"] = "more"
-    """more: the difference is above 0; alike: it is within a margin; open: the paper concludes nothing."""
-    one_pretraining: bool = False
-    """Whether its arms begin from a single pre-training each, so that they say nothing of other ones."""
-
-
-@dataclass(frozen=True)
-class Design:
-    """The arms of a study, and the claims about them."""
-
-    variants: tuple[Variant, ...]
-    claims: tuple[Claim, ...]
-    shared: str = "All arms have the same recipe, learning rate, steps, seeds and test images."
-    """A sentence about the options that are the same in all arms."""
-    axis: str = ""
-    """Label of the figure's axis; "": the figure shows differences from the first arm."""
 
 
 def flops(run: Run, num_classes: int) -> int:
@@ -198,25 +166,7 @@ def _on_subsets(families: Mapping[str, tuple[str, Run]], fractions: Sequence[flo
     return variants
 
 
-def _data_claims(smallest: str, largest: str, end: str = "") -> tuple[Claim, ...]:
-    """Make the claims of Figures 3 and 4: ResNets are ahead on little data, ViTs gain more with more.
-
-    Args:
-        smallest, largest: the parts of the images, as they stand in the names of the arms.
-        end: the end of these names.
-    """
-    small, large = (
-        {family: f"{family}-{part}{end}" for family in ("vit", "bit")} for part in (smallest, largest)
-    )
-    gains = "From the fewest images to the most the ViT gains more than the ResNet"
-    return (
-        Claim("On the fewest images the ResNet is ahead of the ViT", (small["bit"],), (small["vit"],)),
-        Claim("On the most images the ViT is ahead of the ResNet", (large["vit"],), (large["bit"],)),
-        Claim(gains, (large["vit"], small["bit"]), (small["vit"], large["bit"])),
-    )
-
-
-def data_size_regularised(base: Base) -> Design:
+def data_size_regularised(base: Base) -> list[Variant]:
     """Make Figure 3: families on three sizes of data, with a search over regularisation by validation."""
     families = _families(base)
     large = replace(base.run, model=named(replace(base.shape, depth=2 * base.shape.depth)))
@@ -230,54 +180,27 @@ def data_size_regularised(base: Base) -> Design:
             name = f"{variant.name}-decay{decay:g}-dropout{dropout:g}-smoothing{smoothing:g}"
             label = f"{variant.label}, decay {decay:g}, dropout {dropout:g}, smoothing {smoothing:g}"
             variants.append(replace(variant, name=name, label=label, run=run))
-    smallest, largest = f"{SUBSETS_3[0]:g}", f"{SUBSETS_3[-1]:g}"
-    behind = "On the fewest images the larger ViT is behind the smaller one"
-    of_sizes = Claim(behind, (f"vit-{smallest}-*",), (f"large-{smallest}-*",))
-    shared = (
-        "All arms have the same steps, seeds and test images. Of each model and size of data, weight decay, "
-        "dropout and label smoothing are chosen by validation, and the weights of the best validation are "
-        "tested."
-    )
-    claims = (*_data_claims(smallest, largest, "-*"), of_sizes)
-    return Design(tuple(variants), claims, shared, "fraction of the training images")
+    return variants
 
 
-def data_size(base: Base) -> Design:
+def data_size(base: Base) -> list[Variant]:
     """Make Figure 4: families on random subsets with one recipe."""
-    shared = (
-        "All arms have the same recipe, steps, seeds and test images; a smaller subset is within every "
-        "larger one. The weights of the best validation are tested."
-    )
-    claims = _data_claims(f"{SUBSETS_4[0]:g}", f"{SUBSETS_4[-1]:g}")
-    variants = tuple(_on_subsets(_families(base), SUBSETS_4))
-    return Design(variants, claims, shared, "fraction of the training images")
+    return _on_subsets(_families(base), SUBSETS_4)
 
 
 LENGTHS = (1, 2, 4)
 """Compute of each training of Figure 5 over the shortest: each doubles the one before, as in Table 6."""
 
 
-def matched_compute(base: Base) -> Design:
+def matched_compute(base: Base) -> list[Variant]:
     """Make Figure 5: families trained for the same FLOPs, at several amounts of them."""
     cost, variants = flops(base.run, base.num_classes), []
     for family, (label, run) in _families(base).items():
         for length in LENGTHS:
-            steps, title = (
-                length * cost / flops(run, base.num_classes),
-                f"{label}, {length} times the compute",
-            )
+            steps = length * cost / flops(run, base.num_classes)
+            title = f"{label}, {length} times the compute"
             variants.append(Variant(f"{family}-{length}x", title, run, LINES[family], length, steps))
-    first, last = (f"-{length}x" for length in (LENGTHS[0], LENGTHS[-1]))
-    claims = (
-        Claim("At the most compute the ViT is ahead of the ResNet", (f"vit{last}",), (f"bit{last}",)),
-        Claim("At the least compute the hybrid is ahead of the ViT", (f"hybrid{first}",), (f"vit{first}",)),
-        Claim("At the most compute hybrid and ViT are alike", (f"hybrid{last}",), (f"vit{last}",), "alike"),
-    )
-    shared = (
-        "Arms of the same compute have the same FLOPs in all, so that a model that costs more an image makes "
-        "fewer steps. Recipe, seeds and test images are the same."
-    )
-    return Design(tuple(variants), claims, shared, "compute of the training, over the shortest")
+    return variants
 
 
 # --- one model, one thing changed: Tables 7 and 8, Figures 8, 9 and 13 ---
@@ -297,24 +220,14 @@ POSITIONS = {
 name of such a model ends in."""
 
 
-def positions(base: Base) -> Design:
+def positions(base: Base) -> list[Variant]:
     """Make Table 8: kinds of position embedding, and places where they are added."""
     variants = []
     for name, (label, ending) in POSITIONS.items():
         kind = name.partition("-")[0]
         run = with_options(base.run, {"position": kind, "model": base.run.model + ending})
         variants.append(Variant(name, label, run, name))
-    alike = {
-        "learned_2d": "1-D and 2-D positions are alike",
-        "relative": "1-D and relative positions are alike",
-        "learned-every_layer": "1-D positions at the stem and at every layer are alike",
-        "learned-every_layer_shared": "1-D positions at the stem and shared by every layer are alike",
-    }
-    claims = (
-        Claim("Without a position embedding the accuracy is lower", ("learned",), ("none",)),
-        *(Claim(statement, (name,), ("learned",), "alike") for name, statement in alike.items()),
-    )
-    return Design(tuple(variants), claims)
+    return variants
 
 
 RATES_7 = {"sgd": (0.03, 0.1, 0.3)}
@@ -323,7 +236,7 @@ MULTIPLES_7 = (1 / 3, 1.0, 3.0)
 """Learning rates that the other optimisers try, over the base's."""
 
 
-def optimisers(base: Base) -> Design:
+def optimisers(base: Base) -> list[Variant]:
     """Make Table 7: a ResNet by Adam and by SGD; and today's question, a ViT by Adam and by Muon."""
     families = _families(base)
     variants = []
@@ -341,36 +254,21 @@ def optimisers(base: Base) -> Design:
         rates = RATES_7.get(optimizer) or sweep_rates(replace(run, recipe=""), MULTIPLES_7)
         name = f"{family}-{optimizer}"
         variants.append(Variant(name, f"{model}, {label}", with_options(run, settings), name, rates=rates))
-    claims = (
-        Claim("Adam trains the ResNet better than SGD", ("bit-adamw",), ("bit-sgd",)),
-        Claim("A ViT by Muon, compared with one by Adam", ("vit-muon",), ("vit-adamw",), "open"),
-    )
-    shared = (
-        "Each arm tried three learning rates on held-out images and was trained on all of them with the best "
-        "one. Steps, seeds and test images are the same."
-    )
-    return Design(tuple(variants), claims, shared)
+    return variants
 
 
 RATES_9 = (1 / 9, 1 / 3, 1.0, 3.0)
 """Learning rates of Figure 9 over the base's."""
 
 
-def heads(base: Base) -> Design:
+def heads(base: Base) -> list[Variant]:
     """Make Figure 9: the class token against the mean of the patches, each at several learning rates."""
     variants = []
     for pool, label in (("token", "class token"), ("mean", "mean of the patches")):
         for rate in sweep_rates(replace(base.run, recipe=""), RATES_9):
             run = with_options(base.run, {"pool": pool, "learning_rate": rate})
             variants.append(Variant(f"{pool}-{rate:g}", f"{label}, rate {rate:g}", run, label, rate))
-    claims = (
-        Claim("Each at its best learning rate, the two heads are alike", ("mean-*",), ("token-*",), "alike"),
-    )
-    shared = (
-        "All arms have the same steps, seeds and test images; the best rate of each head is chosen by "
-        "validation."
-    )
-    return Design(tuple(variants), claims, shared, "learning rate")
+    return variants
 
 
 def _scaled(
@@ -388,7 +286,7 @@ def _scaled(
     )
 
 
-def shapes(base: Base) -> Design:
+def shapes(base: Base) -> list[Variant]:
     """Make Figure 8: from a small base, depth, width, MLP and patches are scaled, alone and together."""
     # Half of the base, so that an arm of 4 times is twice the base.
     small = _scaled(base.shape, 1 / 2, 1 / 2, 1 / 2)
@@ -404,17 +302,10 @@ def shapes(base: Base) -> Design:
         run = replace(base.run, model=named(_scaled(small, **scale)))
         variants.append(Variant(name, f"{label}, {run.model}", run, line, flops(run, base.num_classes)))
     # The first is the base.
-    variants = [replace(variant, x=variant.x / variants[0].x) for variant in variants]
-    claims = (
-        Claim("More depth is better than the base", ("depth-4",), ("base",)),
-        Claim("Smaller patches are better than the base's", ("patch-2",), ("base",)),
-        Claim("All dimensions scaled together are better than the base", ("all-2",), ("base",)),
-        Claim("Depth times 4 is better than width times 4, which costs more", ("depth-4",), ("width-4",)),
-    )
-    return Design(tuple(variants), claims, axis="FLOPs of an image, over the base's")
+    return [replace(variant, x=variant.x / variants[0].x) for variant in variants]
 
 
-def axial(base: Base) -> Design:
+def axial(base: Base) -> list[Variant]:
     """Make Figure 13: axial attention against full attention at the same width, with two sizes of patches."""
     shape = base.shape
     coarse = replace(shape, patch_size=(2 * shape.patch_size[0], 2 * shape.patch_size[1]))
@@ -424,28 +315,17 @@ def axial(base: Base) -> Design:
             run = replace(base.run, model=f"{prefix}{named(model)}")
             cost = flops(run, base.num_classes) / 1e6
             variants.append(Variant(f"{kind}-{name}", f"{label}, {run.model}", run, label, cost))
-    claims = (
-        Claim("With small patches Axial-ViT is ahead of ViT", ("axial-fine",), ("vit-fine",)),
-        Claim("With large patches Axial-ViT is ahead of ViT", ("axial-coarse",), ("vit-coarse",)),
-    )
-    shared = (
-        "All arms have the same recipe, learning rate, steps, seeds and test images; an axial block is two "
-        "blocks, and costs accordingly."
-    )
-    return Design(tuple(variants), claims, shared, "million FLOPs of an image")
+    return variants
 
 
 # --- checkpoints fine-tuned: Tables 2 and 5; self-supervision ---
 
 
-def finetuning(base: Base) -> Design:
+def finetuning(base: Base) -> list[Variant]:
     """Make a row of Table 2 or 5: the paper's fine-tuning of a checkpoint."""
     rates = sweep_rates(base.run, ())
     label = f"fine-tuned by the recipe {base.run.recipe}" if base.run.recipe else "fine-tuned"
-    shared = "It has its own learning rate."
-    if rates:
-        shared = "The rate is chosen on held-out images, as in Table 4; the last runs train on all of them."
-    return Design((Variant("finetuned", label, base.run, "finetuned", rates=rates),), (), shared)
+    return [Variant("finetuned", label, base.run, "finetuned", rates=rates)]
 
 
 LABELLED = 0.1
@@ -460,7 +340,7 @@ TARGETS = {
 }
 
 
-def self_supervision(base: Base) -> Design:
+def self_supervision(base: Base) -> list[Variant]:
     """Make 4.6: three targets and a smaller mask fraction, fine-tuned on few labels, against scratch."""
     # The prediction of patches teaches the class token nothing: all arms read the mean of the patches.
     run = with_options(base.run, {"pool": "mean"})
@@ -476,21 +356,4 @@ def self_supervision(base: Base) -> Design:
         start = StartConfig(str(base.folder / pretraining / "final"))
         after.append(Variant(name, f"fine-tuned after {label}", replace(labelled, start=start), "finetune"))
     scratch = Variant("scratch", "from scratch", labelled, "finetune")
-    better = "The mean colour is a better target than "
-    claims = tuple(
-        Claim(statement, ("mean-colour",), (other,), one_pretraining=True)
-        for statement, other in (
-            ("Masked patch prediction is better than from scratch", "scratch"),
-            (f"{better}4x4 colours", "4x4-colours"),
-            (f"{better}all pixels", "pixels"),
-            ("Corrupting 50 % is better than corrupting 15 %", "mean-colour-15"),
-        )
-    )
-    shared = (
-        f"Every model is fine-tuned for the same steps on the same {LABELLED:.0%} of the training images, "
-        f"with the same seeds; the pre-training, {PRETRAINING:g} times as long, sees all without labels. "
-        "From scratch has no such training before it. Each pre-training is run once: the intervals are about "
-        "these very weights, over seeds of the fine-tuning. All read the mean of the patches. Supervised "
-        "pre-training, to which the paper compares too, is no arm: it needs other images, with labels."
-    )
-    return Design((*before, scratch, *after), claims, shared)
+    return [*before, scratch, *after]

@@ -1,19 +1,17 @@
 """The figures and tables of the paper that can be reproduced, with their needs, conclusions and numbers.
 
-`paper.toml` describes them. An item has a design, whose arms are trained here, or shows the results of other
-verbs.
+`paper.toml` describes them, and holds the rows of the paper's recipes (`recipes.py`). An item has a design,
+whose arms are trained here, or shows the results of other verbs.
 """
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from vitkit.jobs.cost import TABLE_6
-from vitkit.jobs.reproduce import designs
-from vitkit.jobs.reproduce.designs import Base, Design
+from vitkit.config import from_json
 from vitkit.result import Cell, Number, Table
 
 
@@ -24,18 +22,38 @@ class PaperTable:
     source: str
     """The table, and the quantity and unit of its numbers."""
     headings: tuple[str, ...]
-    rows: Mapping[str, tuple[float | None, ...]]
-    """The numbers of each row by its label; None where the paper has none."""
+    rows: Mapping[str, tuple[float, ...]]
+    """The numbers of each row by its label; NaN where the paper has none."""
     digits: int = 2
     """Digits after the point that the paper prints."""
 
     def table(self) -> Table:
         """Lay the numbers out for a page."""
 
-        def cell(value: float | None) -> Cell:
-            return "" if value is None else Number(f"{value:,.{self.digits}f}", value)
+        def cell(value: float) -> Cell:
+            return "" if math.isnan(value) else Number(f"{value:,.{self.digits}f}", value)
 
         return Table(self.headings, tuple((name, *map(cell, values)) for name, values in self.rows.items()))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A conclusion of the paper, or a question of today, about the arms of a study.
+
+    Arms are named by their folders. A name that ends in * stands for the arm with the best validation among
+    the arms whose names begin so.
+    """
+
+    statement: str
+    """A sentence without its full stop."""
+    more: tuple[str, ...]
+    """The arms whose scores are added."""
+    less: tuple[str, ...]
+    """The arms, as many, whose scores are subtracted."""
+    kind: Literal["more", "alike", "open"] = "more"
+    """more: the difference is above 0; alike: it is within a margin; open: the paper concludes nothing."""
+    one_pretraining: bool = False
+    """Whether its arms begin from a single pre-training each, so that they say nothing of other ones."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +67,17 @@ class Item:
     """The compute that the paper's own size would need."""
     setting: Mapping[str, str]
     """The paper's data, model and so on, which the page shows beside ours: a topic and its value each."""
-    paper: tuple[PaperTable, ...] = ()
-    """The paper's numbers; none where it shows a curve without numbers."""
-    design: Callable[[Base], Design] | None = None
-    """Makes the arms that are trained here; None where the results of other verbs are shown."""
+    paper: tuple[str, ...] = ()
+    """The names of the paper's tables; none where it shows a curve without numbers."""
+    design: str = ""
+    """The function of `designs.py` that makes the arms that are trained here; "" where the results of other
+    verbs are shown."""
+    claims: tuple[Claim, ...] = ()
+    """The conclusions that its arms test."""
+    shared: str = "All arms have the same recipe, learning rate, steps, seeds and test images."
+    """A sentence about the options that are the same in all arms."""
+    axis: str = ""
+    """Label of the figure's axis; "": the figure shows differences from the first arm."""
     pictures: tuple[str, ...] = ()
     """The names of the pictures of `vitkit inspect` that are shown."""
     needs_start: bool = False
@@ -64,32 +89,13 @@ class Item:
     """The time that it takes on this machine."""
 
 
-_PAPER = tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))
-
-
-def _table(source: str, headings: list[str], rows: dict[str, list[float]], digits: int = 2) -> PaperTable:
-    numbers = {name: tuple(None if math.isnan(each) else each for each in row) for name, row in rows.items()}
-    return PaperTable(source, tuple(headings), numbers, digits)
-
-
+PAPER = tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))
+"""The contents of `paper.toml`."""
 TABLES: Mapping[str, PaperTable] = {
-    **{name: _table(**table) for name, table in _PAPER["tables"].items()},
-    "table6": PaperTable(
-        "Table 6: pre-training on JFT-300M, top-1 accuracy in per cent after fine-tuning, and exaFLOPs",
-        ("model, epochs", "ImageNet", "ReaL", "CIFAR-10", "CIFAR-100", "Pets", "Flowers", "exaFLOPs"),
-        {f"{model}, {epochs}": (*accuracies, compute) for model, epochs, compute, accuracies in TABLE_6},
-    ),
+    name: from_json(PaperTable, table, "paper.toml") for name, table in PAPER["tables"].items()
 }
 """The paper's tables by their names in `paper.toml`."""
-
-
-def _item(
-    paper: Sequence[str] = (), design: str | None = None, pictures: Sequence[str] = (), **fields: Any
-) -> Item:
-    tables = tuple(TABLES[name] for name in paper)
-    make_design = None if design is None else getattr(designs, design)
-    return Item(paper=tables, design=make_design, pictures=tuple(pictures), **fields)
-
-
-ITEMS: Mapping[str, Item] = {name: _item(**fields) for name, fields in _PAPER["items"].items()}
+ITEMS: Mapping[str, Item] = {
+    name: from_json(Item, fields, "paper.toml") for name, fields in PAPER["items"].items()
+}
 """Each by its name on the command line, in the order of `ItemName`."""

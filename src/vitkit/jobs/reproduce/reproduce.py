@@ -23,8 +23,9 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation import statistics
 from vitkit.jobs import bench, cost, fewshot, inspect, recipes, vtab
 from vitkit.jobs.options import ItemName, MachineOptions, Recipe, StrPath, StrPaths, StudyOptions, as_names
-from vitkit.jobs.reproduce.designs import Base, Claim, Design, base_of, flops
-from vitkit.jobs.reproduce.items import ITEMS, Item
+from vitkit.jobs.reproduce import designs
+from vitkit.jobs.reproduce.designs import Base, Variant, base_of, flops
+from vitkit.jobs.reproduce.items import ITEMS, TABLES, Claim, Item
 from vitkit.jobs.study import study
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
@@ -245,7 +246,7 @@ class Reproduction(study.StudyResult):
         return (
             *self.own,
             Section("The paper", (self.item.conclusion, "It prints no numbers of its curves and pictures.")),
-            *(Section(numbers.source, (numbers.table(),)) for numbers in self.item.paper),
+            *(Section(TABLES[name].source, (TABLES[name].table(),)) for name in self.item.paper),
             Section("Why they differ", (Table(("", "paper", "here"), rows), why)),
         )
 
@@ -338,7 +339,7 @@ def reproduce(
     name = Path(starts[0] if starts else data).name or "data"
     # Absolute, because some arms start from the runs of others in it.
     folder = Path(out if out is not None else Path("runs") / f"reproduce-{item}-{name}").absolute()
-    if shown.design is not None:
+    if shown.design:
         return _train(make_base_run(item, recipe, data, starts), options, folder, plan, trained_by)
     if plan:
         return study.StudyPlan((), (f"{shown.title}. Needs {shown.needs}.", f"Here: {shown.here}."))
@@ -373,22 +374,22 @@ def _train(
 ) -> Reproduction | study.StudyPlan:
     """Train the arms of a study whose base is a run, and compare them; with `plan` list them."""
     listener, item = trained_by.listener, ITEMS[options.item]
-    base, design, opened = make_design(run, options, folder, listener)
+    base, variants, opened = make_design(run, options, folder, listener)
     length = None if plan else study.read_chosen(Length, folder, options.kind)
     if length is None:
-        length, paces = _measure(options, base, design, opened, trained_by)
+        length, paces = _measure(options, base, variants, opened, trained_by)
         if plan:
-            arms, needs = make_arms(base, design, length.length), f"{item.title}. Needs {item.needs}."
+            arms, needs = make_arms(base, variants, length.length), f"{item.title}. Needs {item.needs}."
             return study.plan_arms(arms, trained_by, opened, needs, paces=paces, folder=folder)
         steps = f"{pluralize(length.length, 'step')} of the base, fixed for this study"
         listener.show([("length", [steps])])
     recorded = config.to_json(options) | config.to_json(length)
-    arms = make_arms(base, design, length.length)
+    arms = make_arms(base, variants, length.length)
     record = study.new_study(options.kind, trained_by.command, recorded, arms)
     with record.claim(folder):
         completed = study.complete_arms(record.arms, folder, trained_by)
         with listener.progress("comparing the arms"):
-            result = _compare(options, base, design, record.arms, completed, length)
+            result = _compare(options, base, variants, record.arms, completed, length)
         # Arms that learn without labels are compared by the few-shot accuracy of their frozen features, by
         # the paper's ridge regression (4.1).
         without = [arm for arm in record.arms if find_task(arm.run.task).answering is None]
@@ -418,14 +419,15 @@ def _publish(result: Reproduction, folders: Sequence[str], options: StudyOptions
 # --- the arms ---
 
 
-def make_design(run: Run, options: Request, folder: Path, listener: Listener) -> tuple[Base, Design, Opened]:
+def make_design(
+    run: Run, options: Request, folder: Path, listener: Listener
+) -> tuple[Base, Sequence[Variant], Opened]:
     """Make the base and the arms of a study, and return them with the images of the base.
 
     Raises:
         VitkitError: there are no such images, no such arm, or the base is no ViT.
     """
     item = ITEMS[options.item]
-    assert item.design is not None
     with listener.progress("listing images"):
         data = list_images(run)
     if not {"test", "val"} & set(data.splits):
@@ -435,16 +437,16 @@ def make_design(run: Run, options: Request, folder: Path, listener: Listener) ->
         )
     make_base = Base if item.needs_start else base_of  # only a base without a start must be a plain ViT
     base = make_base(run, len(data.class_names), len(data.splits["train"]), folder)
-    design = item.design(base)
-    names = [variant.name for variant in design.variants]
+    variants: Sequence[Variant] = getattr(designs, item.design)(base)
+    names = [variant.name for variant in variants]
     for name in options.only:
         if name not in names:
             raise VitkitError(f"{item.title} has no arm named '{name}'. {config.nearest(name, names)}")
-    chosen = (each for each in design.variants if not options.only or each.name in options.only)
+    chosen = (each for each in variants if not options.only or each.name in options.only)
     variants = tuple(replace(variant, seeds=variant.seeds or options.seeds) for variant in chosen)
     if not any(find_task(variant.run.task).answering for variant in variants):
         raise VitkitError("--only names no arm that learns from labels: add one to compare, as --plan lists.")
-    return base, replace(design, variants=variants), Opened(run, data)
+    return base, variants, Opened(run, data)
 
 
 def make_base_run(item: ItemName, recipe: Recipe | None, data: str, starts: Sequence[str]) -> Run:
@@ -482,10 +484,10 @@ def make_base_run(item: ItemName, recipe: Recipe | None, data: str, starts: Sequ
     return run
 
 
-def make_arms(base: Base, design: Design, length: int) -> tuple[study.Arm, ...]:
+def make_arms(base: Base, variants: Sequence[Variant], length: int) -> tuple[study.Arm, ...]:
     """Make the arms of a study whose base trains for `length` steps."""
     arms = []
-    for variant in design.variants:
+    for variant in variants:
         steps = max(1, round(length * variant.length))
         # With the number of the base's images, so that warm-up is the same fraction of the steps of an arm on
         # fewer images.
@@ -502,22 +504,24 @@ def make_arms(base: Base, design: Design, length: int) -> tuple[study.Arm, ...]:
 
 
 def _measure(
-    options: Request, base: Base, design: Design, opened: Opened, trained_by: StudyOptions
+    options: Request, base: Base, variants: Sequence[Variant], opened: Opened, trained_by: StudyOptions
 ) -> tuple[Length, dict[str, budget.Pace]]:
     """Choose the steps of the base so that all runs together take the given minutes; return the paces too.
 
     Raises:
         VitkitError: an arm cannot be trained, before any is measured.
     """
-    arms = make_arms(base, design, 1)
+    arms = make_arms(base, variants, 1)
     # The start of an arm that begins from another arm is not there yet.
     ready = [arm for arm in arms if not study.begins_within(arm.run, base.folder)]
     study.check_arms(ready, trained_by, opened)
     paces = study.measure_paces({arm.folder: arm.run for arm in arms}, trained_by, opened)
 
     def seconds(length: int) -> float:
-        runs = ((arm.series.num_runs, arm.run, paces[arm.folder]) for arm in make_arms(base, design, length))
-        return sum(number * study.run_seconds(run, pace, opened.images) for number, run, pace in runs)
+        total = 0.0
+        for arm in make_arms(base, variants, length):
+            total += arm.series.num_runs * study.run_seconds(arm.run, paces[arm.folder], opened.images)
+        return total
 
     steps = options.steps
     if steps is None:
@@ -540,7 +544,7 @@ def _measure(
 def _compare(
     options: Request,
     base: Base,
-    design: Design,
+    variants: Sequence[Variant],
     arms: Sequence[study.Arm],
     completed: Sequence[series_record.Series],
     length: Length,
@@ -555,7 +559,7 @@ def _compare(
     scores = {arm.folder: rows for arm, rows in zip(answering, scored.scores, strict=True)}
     validation = {arm.folder: _mean_validation_score(base.folder, arm, series) for arm, series in pairs}
     rows = []
-    for variant, arm in zip(design.variants, arms, strict=True):
+    for variant, arm in zip(variants, arms, strict=True):
         of_arm, mean, interval = scores.get(arm.folder, {}), None, None
         if of_arm:
             stacked = np.stack(list(of_arm.values()))
@@ -576,8 +580,9 @@ def _compare(
         )
         rows.append(row)
     run = base.run
-    findings = judge(design.claims, scores, validation)
-    models = list(dict.fromkeys(variant.run.model for variant in design.variants))
+    item = ITEMS[options.item]
+    findings = judge(item.claims, scores, validation)
+    models = list(dict.fromkeys(variant.run.model for variant in variants))
     setting = {
         "data": f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes",
         "model": (models[0] + (" and others" if len(models) > 1 else "")) or "the start's",
@@ -588,9 +593,9 @@ def _compare(
     }
     return Reproduction(
         folder=base.folder,
-        item=ITEMS[options.item],
+        item=item,
         answer=tuple(_sentences(findings, rows, comparison, options.seeds)),
-        own=tuple(_sections(rows, options, design, comparison)),
+        own=tuple(_sections(rows, options.seeds, item, comparison)),
         findings=tuple(findings),
         arms=tuple(rows),
         comparison=comparison,
@@ -612,11 +617,8 @@ def _sentences(
         yield say(finding, comparison) + (f" Chosen by validation: {'; '.join(several)}." if several else "")
     for row in () if findings else rows:
         if row.mean is not None and row.interval is not None:
-            low, high = row.interval
-            yield (
-                f"{row.label}: {comparison.score} {row.mean:.1%} (95 % interval {low:.1%} to {high:.1%}) on "
-                f"{comparison.images:,} images."
-            )
+            accuracy = f"{row.mean:.1%} {statistics.describe_interval(row.interval)}"
+            yield f"{row.label}: {comparison.score} {accuracy} on {comparison.images:,} images."
     if seeds == 1:
         yield (
             "One seed is about these weights only, and says nothing about other trainings: give --seeds 3 or "
@@ -635,17 +637,17 @@ def _mean_validation_score(folder: Path, arm: study.Arm, series: series_record.S
 
 
 def _sections(
-    arms: Sequence[ArmRow], options: Request, design: Design, comparison: study.Comparison
+    arms: Sequence[ArmRow], seeds: int, item: Item, comparison: study.Comparison
 ) -> Iterator[Section]:
     """Make the sections on a study's own numbers: along the figure's axis, or as differences."""
     sample = (
-        f"{pluralize(options.seeds, 'seed')} on {comparison.describe()}; the intervals are 95 %, over seeds "
+        f"{pluralize(seeds, 'seed')} on {comparison.describe()}; the intervals are 95 %, over seeds "
         "and test images."
     )
-    if not design.axis:
+    if not item.axis:
         against = f"Each arm against {comparison.base.label}, on the same images with the same seeds."
         table, plot = study.arm_table(comparison), study.difference_plot(comparison)
-        yield Section("Here", (table, against if comparison.arms else None, design.shared, sample, plot))
+        yield Section("Here", (table, against if comparison.arms else None, item.shared, sample, plot))
         return
 
     def number(form: str, value: float | None) -> str | Number:
@@ -659,10 +661,10 @@ def _sections(
         comparison.score: lambda arm: fraction_cell(arm.mean),
         "95 % interval": lambda arm: interval_cell(arm.interval),
     }
-    plot = _line_plot(arms, comparison.score, {arm.name: arm.x for arm in arms}, design.axis)
-    yield Section("Here", (table_of(arms, columns), design.shared, sample, plot))
+    plot = _line_plot(arms, comparison.score, {arm.name: arm.x for arm in arms}, item.axis)
+    yield Section("Here", (table_of(arms, columns), item.shared, sample, plot))
     speeds = {arm.name: arm.images_per_second for arm in arms if arm.images_per_second is not None}
-    if ITEMS[options.item].timed and speeds:
+    if item.timed and speeds:
         when = "Images a second in training, as measured here when the study began."
         drawn = _line_plot(arms, comparison.score, speeds, "images a second in training")
         yield Section("Against the speed", (when, drawn))

@@ -459,17 +459,9 @@ def complete_arm(arm: Arm, folder: Path, place: str, options: StudyOptions) -> S
     # A series records its start from the root. If the study was moved, the arm that this one begins from was
     # moved with it.
     may_have_moved = begins_within(arm.run, folder) and begun_run(own) is not None
+    machine_of_arm = replace(options, listener=_ArmListener(options.listener, arm.label, place))
     try:
-        train_series(
-            arm.run,
-            own,
-            arm.series,
-            resume=may_have_moved,
-            device=options.device,
-            threads=options.threads,
-            command=options.command,
-            listener=_ArmListener(options.listener, arm.label, place),
-        )
+        train_series(arm.run, own, arm.series, resume=may_have_moved, **vars(machine_of_arm))
     except machine.InterruptedTraining as stop:
         where = f"in {place}; what is done is kept"
         raise machine.InterruptedTraining(where, "the same command", stop.signal_number) from None
@@ -585,8 +577,7 @@ def read_scores(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) 
         VitkitError: an evaluation is damaged, or an arm was tested on other images than another.
     """
     answering = find_task(arms[0].run.task).answering
-    if answering is None:
-        raise VitkitError(f"{arms[0].run.task} gives no answers that could be compared by test images.")
+    assert answering is not None  # studies refuse other tasks before they train
     scored, tested, split = [], None, ""
     for arm, series in zip(arms, completed, strict=True):
         scores: dict[int, NDArray[np.float64]] = {}
