@@ -17,7 +17,8 @@ from vitkit.data import sources, transforms
 from vitkit.data.config import Splits
 from vitkit.data.layouts.image_paths import refuse_address
 from vitkit.engines import graph
-from vitkit.engines.folder import LOWEST_AGREEMENT, Agreement, describe_gelu, write_description
+from vitkit.engines.folder import LOWEST_AGREEMENT, Agreement, EngineModel, describe_gelu, write_description
+from vitkit.engines.golden import make_golden_files, write_golden
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import require_answers, thread_count
@@ -167,6 +168,11 @@ def export(
         card = model_card.card_of(model)
         licence = published.describe_origin_licence(source, card) or NO_LICENCE
         model.card = replace(card, origin={**card.origin, "licence": licence})
+        served = EngineModel(model.config, model.card, runner)
+        files = make_golden_files(model.config.in_channels)
+        several = answering_of(model.card).several_labels
+        with listener.progress("computing the golden set"):
+            write_golden(folder, files, served, precision, several)
         write_description(folder, model, engine, precision, agreement, calibrated)
         refuse_taken(out)
         folder.rename(out)
