@@ -129,8 +129,8 @@ def export(
         out: folder of the graph, which must not exist yet.
         format: format of the graph, and so the engine that computes it: openvino (the extra openvino), or
             onnx (the extra onnxruntime).
-        precision: numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three; int8 is
-            calibrated on images.
+        precision: numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three,
+            ONNX Runtime float32 and int8, which is calibrated on images.
         calibration: images for int8, like the images it will see: a folder of images, labels or not, or any
             data to train on; left out, the training images of a run. Some of them are kept apart to compare
             int8 with float32.
