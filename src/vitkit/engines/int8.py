@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -169,21 +170,15 @@ def _quantize_convolutions(path: Path, images: Sequence[NDArray[np.uint8]]) -> N
     """
     tool = import_package("onnxruntime.quantization")
 
-    class Reader(tool.CalibrationDataReader):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            self.images = iter(images)
-
-        def get_next(self) -> dict[str, NDArray[np.uint8]] | None:
-            image = next(self.images, None)
-            return None if image is None else {"images": image}
-
+    inputs = ({"images": image} for image in images)
+    reader = SimpleNamespace(get_next=lambda: next(inputs, None))
     with tempfile.TemporaryDirectory(prefix="vitkit-", dir=path.parent) as place:
         made = Path(place) / "made.onnx"
         with redirect_stdout(StringIO()):
             tool.quantize_static(
                 path,
                 made,
-                Reader(),
+                reader,
                 op_types_to_quantize=["Conv"],
                 per_channel=True,
                 quant_format=tool.QuantFormat.QDQ,
