@@ -113,6 +113,7 @@ ANY_NUMBER = 10**6
 
 FIELDS = {
     "ARM": ("only",),
+    "BUNDLE": ("bundle",),
     "CHECKPOINT": ("checkpoints", "source"),
     "DATA": ("calibration", "data", "sweep_data", "then"),
     "DEVICE": ("device",),

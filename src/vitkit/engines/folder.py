@@ -1,15 +1,18 @@
-"""The folder of an exported engine: its graph, and `engine.json` with the description of the model.
+"""The folder of an exported engine, a bundle: its graph, `model.json` with the description of the model, and
+`engine.json`, which holds the hashes of all its files.
 
 It is enough to predict and to evaluate anywhere where the engine is installed. The graph takes pixels and
-gives logits, arrays of numpy both. OpenVINO compiles graphs for the processor, in float32, bfloat16 or int8;
-ONNX Runtime computes in float32. No engine is imported before a graph is read.
+gives logits, arrays of numpy both. `vitkit.engines.golden` has what another
+machine is checked by. OpenVINO compiles graphs for the processor, in float32, bfloat16 or int8; ONNX Runtime
+computes in float32 or int8. No engine is imported before a graph is read.
 """
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +36,18 @@ FILES: dict[libraries.GraphEngine, tuple[str, str]] = {
     "onnxruntime": ("graph.onnx", "graph.onnx.data"),
 }
 """The files of a graph: operations, and weights."""
+MODEL = "model.json"
+"""The file that describes the model: architecture and card."""
+GOLDEN, GOLDEN_ARRAYS = "golden", "golden.npz"
+"""The folder of golden images, and the arrays that the exporting machine made of them."""
+_MORE_FILES = {GOLDEN_ARRAYS, "check.py", "README.md"}
+"""The files of a bundle beside graph, model and golden images; a graph in the cache has none of them."""
+
+
+def is_golden(name: str) -> bool:
+    """Whether a file name is that of a golden image: 01.jpg."""
+    return re.fullmatch(r"[0-9]{2}\.[a-z0-9]{1,8}", name) is not None
+
 
 Runner = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 """A function of an engine: images `(B, C, H, W)`, contiguous, to logits `(B, K)`, and with the scores of a
@@ -71,7 +86,7 @@ class OpenVINORunner:
     """Computes the logits of images with a compiled graph.
 
     Args:
-        graph: an `openvino.Model`, or the folder that holds its files.
+        graph: an `openvino.Model`, or the path of its file, which may be an ONNX graph.
         precision: the type that matrix products are computed in; a quantised graph has int8 written into it.
         threads: number of threads to compute with.
         compiled: the folder in which compiled graphs are kept; None: they are compiled anew.
@@ -81,8 +96,7 @@ class OpenVINORunner:
         self, graph: Any, precision: libraries.EnginePrecision, threads: int, compiled: Path | None = None
     ) -> None:
         self._core = libraries.import_package("openvino").Core()
-        is_folder = isinstance(graph, Path)
-        self._graph = self._core.read_model(graph / FILES["openvino"][0]) if is_folder else graph
+        self._graph = self._core.read_model(graph) if isinstance(graph, Path) else graph
         # Norms, sums and others that int8 leaves out are computed in bfloat16 where the processor has it.
         short = precision == "bfloat16" or (precision == "int8" and libraries.has_bfloat16())
         self._settings = {
@@ -179,9 +193,10 @@ def describe_shape(
     return f"{read} to {' and '.join(map(product, outputs))}"
 
 
-def shape_of(config: ModelConfig, card: Card) -> str:
-    """Describe the inputs and outputs of the graph of a model."""
-    images, scores = (None, config.in_channels, *config.image_size), [] if card.refusal is None else [(None,)]
+def shape_of(config: ModelConfig, card: Card, inside: bool = False) -> str:
+    """Describe the inputs and outputs of the graph of a model, which resizes images itself if `inside`."""
+    size = (None, None) if inside else config.image_size
+    images, scores = (None, config.in_channels, *size), [] if card.refusal is None else [(None,)]
     return describe_shape([("uint8", images)], [(None, config.num_classes), *scores])
 
 
@@ -207,7 +222,7 @@ def describe_gelu(config: ModelConfig, precision: libraries.EnginePrecision) -> 
 
 
 FORMAT = "vitkit-engine"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Another number is a format that this vitkit does not read."""
 LOWEST_AGREEMENT = 0.99
 """Fraction of equal answers below which an exported model counts as another model."""
@@ -276,9 +291,11 @@ class EngineRecord:
     agreement: Agreement
     """The comparison with PyTorch that was made when the graph was."""
     files: Mapping[str, Checksum]
-    """The files of the graph by name."""
+    """All files of the folder but `engine.json`, by their paths in it."""
     model: Mapping[str, Any]
-    """The description of the model, as in `model.json`."""
+    """The contents of `model.json`."""
+    inside: bool = False
+    """Whether the graph takes images of any size, and resizes them itself."""
 
     @cached_property
     def described(self) -> tuple[ModelConfig, ModelCard]:
@@ -287,7 +304,7 @@ class EngineRecord:
         Raises:
             VitkitError: they are damaged.
         """
-        return read_description(self.model, Path(libraries.DESCRIPTION))
+        return read_description(self.model, Path(MODEL))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -303,16 +320,20 @@ def write_description(
     precision: libraries.EnginePrecision,
     agreement: Agreement,
     calibration: str | None,
+    inside: bool = False,
 ) -> None:
-    """Write `engine.json` beside a graph that is there already.
+    """Write `model.json` and `engine.json`, which describe all other files of a folder.
 
     Args:
-        folder: with the files of the graph.
+        folder: with the files of the graph, and of a bundle all others.
         model: the model that the graph was made of.
         engine, precision: the engine and the precision that it was made for.
         agreement: of the engine with the model.
         calibration: the images that it was calibrated on, as a phrase.
+        inside: whether the graph resizes images itself.
     """
+    write(folder / MODEL, describe(model))
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
     record = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -322,10 +343,10 @@ def write_description(
         "precision": precision,
         "calibration": calibration,
         "agreement": to_json(agreement),
+        "inside": inside,
         "gelu": computed_gelu(model.config, precision),
         "preprocessing": to_json(preprocessing_of(model)),  # whole, for programs that do without vitkit
-        "files": {name: to_json(checksum_of(folder / name)) for name in FILES[engine]},
-        "model": describe(model),
+        "files": {path.relative_to(folder).as_posix(): to_json(checksum_of(path)) for path in files},
     }
     write(folder / libraries.DESCRIPTION, record | {"sha256": _digest(record)})
 
@@ -337,7 +358,7 @@ def _digest(record: Mapping[str, Any]) -> str:
 
 
 def read_description_of(folder: Path) -> EngineRecord:
-    """Read `engine.json`, and check the hashes that it holds of itself and of the graph's files.
+    """Read `engine.json` and `model.json`, after a check of the hashes of all files that a bundle has.
 
     Raises:
         VitkitError: it was changed, or is of another format; or the files are others, or not in the folder.
@@ -358,23 +379,28 @@ def read_description_of(folder: Path) -> EngineRecord:
             "the whole folder again, or export the model again with what should be different."
         )
     fields = EngineRecord.__dataclass_fields__
-    record = from_json(EngineRecord, {key: data[key] for key in data if key in fields}, str(path))
-    names = FILES[record.engine]
-    if record.files.keys() != {*names}:
+    stated = {key: data[key] for key in data if key in fields} | {"model": {}}
+    record = from_json(EngineRecord, stated, str(path))
+    inside = {name for name in _MORE_FILES if (folder / name).exists()}
+    inside |= {f"{GOLDEN}/{file.name}" for file in folder.glob(f"{GOLDEN}/*") if is_golden(file.name)}
+    expected = (*FILES[record.engine], MODEL, *sorted(inside))
+    if record.files.keys() != {*expected}:
         raise VitkitError(
-            f"{path}: files: expected {' and '.join(names)}, which are names and no paths, "
-            f"found {', '.join(map(describe_value, record.files))}. Export the model again."
+            f"{path}: files: expected {', '.join(expected)}, which are names and no paths, found "
+            f"{', '.join(map(describe_value, record.files))}. Copy the whole folder again, or export the "
+            "model again."
         )
-    for name in names:
+    for name, checksum in record.files.items():
         _require_inside(folder, name)
         try:
-            verify(folder / name, record.files[name])
+            verify(folder / name, checksum)
         except (VitkitError, OSError) as error:
             raise VitkitError(
                 f"{folder / name} is not the file that {libraries.DESCRIPTION} beside it describes: it "
                 "is missing, was damaged or replaced. Copy the whole folder again, or export the model again."
             ) from error
-    read_description(record.model, path)  # for its error, which names the folder
+    record = replace(record, model=read_json(folder / MODEL))
+    read_description(record.model, folder / MODEL)  # for its error, which names the folder
     return record
 
 
@@ -383,7 +409,7 @@ def _require_inside(folder: Path, name: str) -> None:
     path = folder / name
     try:
         regular = not path.exists() or path.is_file()
-        inside = path.resolve().parent == folder.resolve()
+        inside = path.resolve().parent == folder.resolve() / Path(name).parent
     except (OSError, RuntimeError):  # a link to itself
         regular = inside = False
     if not (regular and inside):
@@ -395,28 +421,39 @@ def _require_inside(folder: Path, name: str) -> None:
 
 
 def serve_folder(
-    folder: Path, threads: int, compiled: Path | None = None
+    folder: Path, threads: int, compiled: Path | None = None, engine: libraries.GraphEngine | None = None
 ) -> tuple[EngineModel, EngineRecord]:
     """Have an engine compute the graph in a folder that `vitkit export` wrote.
 
-    OpenVINO keeps what it compiles in the folder `compiled`, if there is one.
+    Args:
+        folder: what was written.
+        threads: number of threads to compute with.
+        compiled: the folder in which OpenVINO keeps what it compiles, if there is one.
+        engine: left out, that of the export; OpenVINO reads the graph of the other engine too.
 
     Raises:
         VitkitError: the folder is damaged, or describes another graph than its own; or the engine is not
             installed, or cannot read the graph.
     """
     record = read_description_of(folder)
-    libraries.require_engine(record.engine)
+    engine = engine or record.engine
+    if engine == "onnxruntime" != record.engine:
+        raise VitkitError(
+            f"{folder} holds a graph of OpenVINO, which ONNX Runtime cannot read: export the model with "
+            "--format onnx, which both engines read."
+        )
+    libraries.require_engine(engine, writes=False)
     if record.precision == "bfloat16":
-        libraries.refuse_precision(record.engine, record.precision)
+        libraries.refuse_precision(engine, record.precision)
     advice = "Export the model again with the version that is installed."
-    with libraries.refusing(record.engine, f"read the graph in {folder}", advice):
+    with libraries.refusing(engine, f"read the graph in {folder}", advice):
         runner: OpenVINORunner | OnnxRunner
-        if record.engine == "openvino":
-            runner = OpenVINORunner(folder, record.precision, threads, compiled)
+        if engine == "openvino":
+            graph = folder / FILES[record.engine][0]
+            runner = OpenVINORunner(graph, record.precision, threads, compiled)
         else:
             runner = OnnxRunner(folder, threads)
-        shape, expected = runner.shape(), shape_of(*record.described)
+        shape, expected = runner.shape(), shape_of(*record.described, record.inside)
     if shape != expected:  # the hashes say that the files are whole, and nothing of what they compute
         path = folder / libraries.DESCRIPTION
         raise VitkitError(

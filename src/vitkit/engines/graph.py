@@ -26,7 +26,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vitkit.data.config import Preprocessing
 from vitkit.engines import folder as engines
+from vitkit.engines.int8 import TRIAL_IMAGES, quantize_onnx, save_onnx
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, import_package, refusing
 from vitkit.errors import VitkitError
 from vitkit.evaluation import refusal
@@ -36,12 +38,9 @@ from vitkit.models.fast import CENTRE, FOLDED_PIXELS, ROTARY, can_fold_pixels, c
 from vitkit.models.image_model import ImageModel
 from vitkit.models.known_parts import ANY, Way
 from vitkit.models.parts import MLP, Attention, Block, ConvStem
-from vitkit.models.resnet import ZeroPaddedMaxPool
+from vitkit.models.resnet import StdConv2d, ZeroPaddedMaxPool
 
 SPLIT_ATTENTION = Way(ROTARY, {"norm": ANY, "qk_norm": ANY})
-TRIAL_IMAGES = 32
-"""Images on which two ways of quantising a model are compared; the better one then measures its ranges on
-all."""
 FLOAT32_TOLERANCE = 1e-4
 """Largest difference to PyTorch's logits in float32, as a fraction of their standard deviation: ten times the
 largest that rounding was seen to make (7.7e-6, a hybrid), and less than any graph that computes something
@@ -108,6 +107,10 @@ def graph_of(model: ImageModel, precision: EnginePrecision = "float32") -> Image
                 module.attention = SplitAttention(module.attention)
         elif isinstance(module, MLP) and gelu is not None:
             module.gelu = gelu
+        elif isinstance(module, StdConv2d):
+            # Once, and not for every image: ONNX Runtime folds no normalisation of weights.
+            module.weight = nn.Parameter(module.standardized().detach())
+            module.standardization = "done"
     # The patch embedding reads pixels - 128 in place of (pixels - mean) / std: whole numbers from -128 to
     # 127, which bfloat16 and int8 hold exactly. Stems of several layers keep the normalisation: around an
     # image they see zeros, which are its mean.
@@ -162,9 +165,9 @@ class UnmergedMaxPool(nn.Module):
         return torch.maximum(F.max_pool2d(x, 3, 2, padding=1), self.edge)
 
 
-def write_onnx(model: ImageModel, folder: Path) -> None:
+def write_onnx(model: ImageModel, folder: Path, precision: EnginePrecision = "float32") -> None:
     """Have PyTorch write the files of a model's graph in the ONNX format, for any number of images."""
-    graph: Any = graph_of(model)
+    graph: Any = graph_of(model, precision)
     if isinstance(getattr(graph, "root_pool", None), ZeroPaddedMaxPool):
         graph.root_pool = UnmergedMaxPool(halve(model.config.image_size))  # the root has a stride of 2
     outputs = two_outputs(graph)
@@ -187,6 +190,69 @@ def write_onnx(model: ImageModel, folder: Path) -> None:
             external_data=True,  # one file of this format holds at most 2 GiB
             verbose=False,
         )
+
+
+INSIDE = {"bilinear": ("linear", "bilinear_pillow"), "bicubic": ("cubic", "bicubic_pillow")}
+"""Filters that engines compute as Pillow does: the modes of ONNX's Resize, and of OpenVINO's Interpolate."""
+
+
+def refuse_inside(rule: Preprocessing) -> None:
+    """Refuse a preprocessing that is not written into graphs.
+
+    Raises:
+        VitkitError: it crops or pads, or has a filter that the engines lack.
+    """
+    if rule.resize != "stretch" or not rule.antialias or rule.interpolation not in INSIDE:
+        way = f"{rule.resize}, {rule.interpolation}{'' if rule.antialias else ' without antialias'}"
+        raise VitkitError(
+            "A graph resizes images itself where they are stretched, bilinear or bicubic, with antialias; "
+            f"this model's are prepared otherwise ({way}). Leave --inside out, and prepare them outside."
+        )
+
+
+def resize_inside_onnx(path: Path, rule: Preprocessing) -> None:
+    """Have a graph in ONNX take images of any size, and resize them itself.
+
+    Args:
+        path: its file.
+        rule: as `refuse_inside` lets it pass.
+    """
+    onnx = import_package("onnx")
+    model, image, nodes = onnx.load(path), "images", list[Any]()
+    graph, mode = model.graph, INSIDE[rule.interpolation][0]
+    for axis in (3, 2):  # the columns first, each time to whole levels: as Pillow does in most cases
+        side = onnx.numpy_helper.from_array(np.array([rule.image_size[axis - 2]]), f"inside_{axis}")
+        graph.initializer.append(side)
+        inputs, image = [image, "", "", side.name], f"inside_{axis}_resized"
+        options = {"mode": mode, "cubic_coeff_a": -0.5, "axes": [axis], "antialias": 1, "exclude_outside": 1}
+        nodes.append(onnx.helper.make_node("Resize", inputs, [image], **options))
+    for node in graph.node:
+        node.input[:] = [image if name == "images" else name for name in node.input]
+    shape, kind = ["batch", rule.decode.channels, "height", "width"], onnx.TensorProto.UINT8
+    for part, values in (
+        (graph.input, [onnx.helper.make_tensor_value_info("images", kind, shape)]),
+        (graph.node, [*nodes, *graph.node]),
+    ):
+        del part[:]
+        part.extend(values)
+    path.with_name(engines.FILES["onnxruntime"][1]).unlink()
+    save_onnx(model, path)
+
+
+def resize_inside_openvino(graph: Any, rule: Preprocessing) -> Any:
+    """Make of a graph of OpenVINO another that takes images of any size, and resizes them itself."""
+    openvino, ops = import_package("openvino"), import_package("openvino.opset13")
+    images = ops.parameter([-1, rule.decode.channels, -1, -1], np.uint8, name="images")
+    values, mode = ops.convert(images, "f32"), INSIDE[rule.interpolation][1]
+    for axis in (3, 2):
+        size, axes = (ops.constant(np.array([number])) for number in (rule.image_size[axis - 2], axis))
+        values = ops.interpolate(values, size, mode, "sizes", cube_coeff=-0.5, axes=axes)
+        values = ops.clamp(ops.round(values, "half_away_from_zero"), 0.0, 255.0)
+    pixels = ops.convert(values, "u8")
+    (parameter,) = graph.get_parameters()
+    for target in parameter.output(0).get_target_inputs():
+        target.replace_source_output(pixels.output(0))
+    return openvino.Model(graph.get_results(), [images], "vitkit")
 
 
 def convert(model: ImageModel, precision: EnginePrecision) -> Any:
@@ -310,6 +376,7 @@ def make_runner(
     threads: int,
     folder: Path | None,
     images: Sequence[NDArray[np.uint8]] = (),
+    inside: Preprocessing | None = None,
 ) -> engines.Runner:
     """Make an engine's graph of a model and have it compiled.
 
@@ -317,6 +384,7 @@ def make_runner(
         model, engine, precision, threads: as for `serve`, and int8.
         folder: where the files of the graph are written; None: nowhere, which OpenVINO alone can.
         images: `(1, C, H, W)` each, which int8 is calibrated on.
+        inside: the rule by which the graph itself resizes images; None: it takes them in the model's size.
 
     Raises:
         VitkitError: the engine cannot convert the model.
@@ -326,12 +394,18 @@ def make_runner(
             graph = convert(model, precision)
             if precision == "int8":
                 graph = quantize(model, graph, images)
+            if inside is not None:
+                graph = resize_inside_openvino(graph, inside)
             if folder is not None:  # with weights in float32 and not in float16
                 path = folder / engines.FILES[engine][0]
                 import_package("openvino").save_model(graph, path, compress_to_fp16=False)
             return engines.OpenVINORunner(graph, precision, threads)
         assert folder is not None
-        write_onnx(model, folder)
+        write_onnx(model, folder, precision)
+        if precision == "int8":
+            quantize_onnx(folder / engines.FILES[engine][0], images, threads)
+        if inside is not None:
+            resize_inside_onnx(folder / engines.FILES[engine][0], inside)
         return engines.OnnxRunner(folder, threads)
 
 

@@ -32,22 +32,25 @@ EXTRAS: dict[GraphEngine, tuple[str, ...]] = {
     "openvino": ("openvino",),
     "onnxruntime": ("onnxruntime", "onnx", "onnxscript"),
 }
-"""The packages that an engine needs to compute a checkpoint's graph."""
+"""The packages that an engine needs to compute a checkpoint's graph; the first alone computes one that is
+written."""
 
 TELEMETRY = "openvino_telemetry"
 
 
-def require_engine(engine: GraphEngine, *more: str) -> None:
+def require_engine(engine: GraphEngine, *more: str, writes: bool = True) -> None:
     """Refuse an engine whose packages are not installed, without importing any.
 
     Args:
         engine: its name.
         more: packages that are needed as well.
+        writes: whether a graph is to be written, and not only to be computed.
 
     Raises:
         VitkitError: one is missing.
     """
-    missing = [name for name in (*EXTRAS[engine], *more) if find_spec(name) is None]
+    packages = EXTRAS[engine] if writes else EXTRAS[engine][:1]
+    missing = [name for name in (*packages, *more) if find_spec(name) is None]
     if missing:
         raise VitkitError(
             f"The engine {engine} needs {' and '.join(missing)}, which "
@@ -88,13 +91,12 @@ def refuse_precision(engine: GraphEngine, precision: EnginePrecision) -> None:
     Raises:
         VitkitError: it does not, or a package is not installed.
     """
-    # int8 with ONNX Runtime was not built.
-    if engine == "onnxruntime" and precision != "float32":
+    if engine == "onnxruntime" and precision == "bfloat16":
         raise VitkitError(
-            f"ONNX Runtime computes in float32 here, not in {precision}. Leave the precision out, or take "
-            "the engine openvino."
+            "ONNX Runtime computes in float32 or int8 on a processor, not in bfloat16. Leave the precision "
+            "out, or take the engine openvino."
         )
-    require_engine(engine, *(("nncf",) if precision == "int8" else ()))
+    require_engine(engine, *(("nncf",) if (engine, precision) == ("openvino", "int8") else ()))
     if precision == "bfloat16" and not has_bfloat16():
         raise VitkitError(
             "This processor has no instructions for bfloat16 that OpenVINO uses, so that it would be no "

@@ -5,7 +5,9 @@ if its card records them. int8 is calibrated on real images, and its answers are
 """
 
 import shlex
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Unpack
@@ -13,11 +15,23 @@ from typing import NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit._version import __version__
 from vitkit.data import sources, transforms
-from vitkit.data.config import Splits
-from vitkit.data.layouts.image_paths import refuse_address
-from vitkit.engines import graph
-from vitkit.engines.folder import LOWEST_AGREEMENT, Agreement, describe_gelu, write_description
+from vitkit.data.config import Preprocessing, Splits
+from vitkit.data.decode.image import decode, header
+from vitkit.data.files import read_unchanged_file
+from vitkit.data.layouts.image_paths import find_images, refuse_address
+from vitkit.engines import check, graph
+from vitkit.engines.folder import (
+    FILES,
+    LOWEST_AGREEMENT,
+    Agreement,
+    EngineModel,
+    describe_gelu,
+    shape_of,
+    write_description,
+)
+from vitkit.engines.golden import CREDIT, IMAGES, Golden, make_golden_files, write_golden
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import require_answers, thread_count
@@ -28,7 +42,7 @@ from vitkit.result import Facts, Result, Section
 from vitkit.runs import start, trained_model
 from vitkit.runs.folder import beside, refuse_taken
 from vitkit.tasks import answering_of
-from vitkit.text import without_places
+from vitkit.text import format_size, pluralize, visible, without_places
 from vitkit.weights import format_names, model_card, published
 
 FEWEST_IMAGES = 10
@@ -36,6 +50,9 @@ FEWEST_IMAGES = 10
 COMPARED = 16
 """Images on which an exported graph is compared with PyTorch where none are given."""
 NO_LICENCE = "not known: no published start is on record as the model's origin"
+ENDINGS = {"JPEG": "jpg", "PNG": "png", "NPY": "npy"}
+PORTABLE = {("JPEG", "RGB"), ("JPEG", "L"), *(("PNG", mode) for mode in ("RGB", "RGBA", "L", "LA", "P"))}
+"""Formats and modes of golden images: of CMYK, 16 bits and others programs make colours of their own."""
 SPLITS = {"test": "test", "val": "validation", "train": "training"}
 """The names of splits in sentences."""
 
@@ -97,6 +114,8 @@ def export(
     calibration_images: int = 300,
     check_images: int = 500,
     accept_change: bool = False,
+    golden: StrPath | None = None,
+    inside: bool = False,
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
     **load: Unpack[LoadingOptions],
@@ -110,13 +129,18 @@ def export(
         out: folder of the graph, which must not exist yet.
         format: format of the graph, and so the engine that computes it: openvino (the extra openvino), or
             onnx (the extra onnxruntime).
-        precision: numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three; int8 is
-            calibrated on images.
+        precision: numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three,
+            ONNX Runtime float32 and int8, which is calibrated on images.
         calibration: images for int8, like the images it will see: a folder of images, labels or not, or any
             data to train on; left out, the training images of a run. Some of them are kept apart to compare
             int8 with float32.
         calibration_images: most images to measure ranges on.
         check_images: most other images to compare the result with float32 on.
+        golden: up to 16 images, a folder of JPEG and PNG files, that other machines are checked by; the files
+            go with the model, with all that a camera wrote into them. Left out, parts of two photos that
+            ship with scikit-learn.
+        inside: have the graph resize images itself, so that it takes unsigned bytes of any size; for models
+            whose images are stretched, bilinear or bicubic.
         accept_change: keep a result that answers otherwise than float32 on more than 1 % of the images.
         quiet: print nothing but warnings.
         listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
@@ -136,6 +160,10 @@ def export(
     model = loaded.model
     require_answers(str(source), model)
     graph.refuse_model(engine, model.config)
+    rule = model_card.preprocessing_of(model)
+    if inside:
+        graph.refuse_inside(rule)
+    files = make_golden_files(rule.decode.channels) if golden is None else read_golden_files(golden, rule)
     ranges = compared = calibrated = None
     if precision == "int8" or calibration is not None:
         ranges, compared = read_calibration(model, calibration, calibration_images, check_images, listener)
@@ -146,7 +174,9 @@ def export(
         folder.mkdir()
         with listener.progress(f"making the graph of {engine}"):
             images = list(ranges.pixels[:, None]) if ranges is not None else ()
-            runner = graph.make_runner(model, engine, precision, thread_count(), folder, images)
+            runner = graph.make_runner(
+                model, engine, precision, thread_count(), folder, images, rule if inside else None
+            )
         answers = None if compared is None else answering_of(model.card).answers
         pixels, named = compared or _own_images(model, listener)
         with listener.progress("comparing with float32", len(pixels)) as progress:
@@ -167,12 +197,95 @@ def export(
         card = model_card.card_of(model)
         licence = published.describe_origin_licence(source, card) or NO_LICENCE
         model.card = replace(card, origin={**card.origin, "licence": licence})
-        write_description(folder, model, engine, precision, agreement, calibrated)
+        served = EngineModel(model.config, model.card, runner)
+        with listener.progress("computing the golden set"):
+            several = answering_of(model.card).several_labels
+            made = write_golden(folder, files, served, precision, several, inside)
+        shutil.copyfile(check.__file__, folder / "check.py")
+        text = _describe_bundle(out.name, served, engine, precision, golden is None, inside)
+        (folder / "README.md").write_text(text, encoding="utf-8")
+        write_description(folder, model, engine, precision, agreement, calibrated, inside)
         refuse_taken(out)
         folder.rename(out)
-    departures = tuple(describe_gelu(model.config, precision))
+    departures = (*describe_gelu(model.config, precision), *_describe_inside(made))
     notes = (*loaded.notes, f"licence {licence}")
     return Exported(str(source), out, engine, precision, agreement, calibrated, notes, departures)
+
+
+def read_golden_files(spec: StrPath, rule: Preprocessing) -> dict[str, bytes]:
+    """Read up to 16 images, evenly spread over a folder, whose formats and modes every decoder reads alike.
+
+    Args:
+        spec: a folder of images, or anything that `vitkit predict` reads.
+        rule: the model's preprocessing.
+
+    Returns:
+        The files as they are, by the names that they get: "01.jpg".
+
+    Raises:
+        VitkitError: there is none.
+    """
+    named, files = list(find_images([str(spec)])), dict[str, bytes]()
+    for image in named[:: max(1, len(named) // IMAGES)]:
+        with suppress(DecodeError, VitkitError):
+            content = image.content()
+            data = (
+                content if isinstance(content, bytes) else read_unchanged_file(content, rule.decode.max_bytes)
+            )
+            read = header(data, rule.decode)
+            if len(files) < IMAGES and (read.format == "NPY" or (read.format, read.mode) in PORTABLE):
+                decode(data, rule.decode)  # raises for a damaged one
+                files[f"{len(files) + 1:02}.{ENDINGS[read.format]}"] = data
+    if not files:
+        raise VitkitError(
+            f"{spec} (--golden): expected JPEG or PNG files of 8 bits, or .npy arrays for a model of other "
+            f"channels, found none that can be read. Give other images, or leave --golden out."
+        )
+    return files
+
+
+def _describe_inside(golden: Golden) -> list[str]:
+    """Say how far a graph that resizes images itself is from Pillow, if it does."""
+    if golden.inside is None:
+        return []
+    logits = golden.logits[:, : golden.inside.shape[1]]
+    far = float(np.abs(golden.inside - logits).max() / (logits.std() or 1))
+    same, count = int((golden.inside.argmax(1) == logits.argmax(1)).sum()), len(logits)
+    return [
+        f"the graph resizes images itself: its logits are at most {far:.1e} of their standard deviation from "
+        f"those of images that Pillow resized, and {same} of {count} have the same best class"
+    ]
+
+
+def _describe_bundle(
+    name: str,
+    model: EngineModel,
+    engine: GraphEngine,
+    precision: EnginePrecision,
+    is_credited: bool,
+    inside: bool,
+) -> str:
+    """Write the README of a bundle."""
+    card, classes = model_card.card_of(model), pluralize(model.config.num_classes, "class", "classes")
+    scores = " and `novelty`, a score of how strange each image is" if card.refusal is not None else ""
+    size = format_size(model.config.image_size)
+    graph_file, shape = FILES[engine][0], shape_of(model.config, card, inside)
+    return f"""# {visible(card.name or name)}
+
+A model that names {classes}, in {precision} for {engine}. Licence: {visible(card.origin["licence"])}.
+Written by vitkit {__version__}.
+
+- Does it compute here as where it was made? `pip install {engine} pillow`, then `python check.py`, or
+  `vitkit export --check {name}`. It names the level at which this machine departs.
+- What is in photos? `python check.py PHOTO...`, or `vitkit predict {name} PHOTO...`
+- `{graph_file}` goes from `images`, {shape}, to `logits`{scores}:
+  bytes, channels first, any number N at a time. It subtracts the mean of pixels and divides by their
+  deviation itself. `engine.json` says how an image is brought to {size} pixels (height x width) before, and
+  holds the hashes of all files; `model.json` names the classes. `golden` has the images of the check, and
+  `golden.npz` what was made of them.
+
+{CREDIT if is_credited else ""}
+"""
 
 
 def _own_images(model: ImageModel, listener: Listener) -> Read:
