@@ -5,6 +5,7 @@ if its card records them. int8 is calibrated on real images, and its answers are
 """
 
 import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from vitkit.data import sources, transforms
 from vitkit.data.config import Splits
 from vitkit.data.layouts.image_paths import refuse_address
-from vitkit.engines import graph
+from vitkit.engines import check, graph
 from vitkit.engines.folder import LOWEST_AGREEMENT, Agreement, EngineModel, describe_gelu, write_description
 from vitkit.engines.golden import make_golden_files, write_golden
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
@@ -187,6 +188,7 @@ def export(
         several = answering_of(model.card).several_labels
         with listener.progress("computing the golden set"):
             write_golden(folder, files, served, precision, several)
+        shutil.copyfile(check.__file__, folder / "check.py")
         write_description(folder, model, engine, precision, agreement, calibrated)
         made = folder
         if to == "page":
