@@ -21,8 +21,9 @@ import PIL
 
 from vitkit._version import __version__
 from vitkit.config import to_json
+from vitkit.engines.check import DECODING
 from vitkit.engines.folder import FILES, EngineRecord, read_description_of
-from vitkit.engines.golden import DECODING, Golden, read_golden
+from vitkit.engines.golden import Golden, read_golden
 from vitkit.engines.libraries import import_package
 from vitkit.errors import VitkitError
 from vitkit.evaluation.levels import levels_of

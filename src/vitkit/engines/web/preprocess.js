@@ -105,19 +105,23 @@ function resample(image, box, size, filter, cut, pillow) {
   return resizeDown(resizeAcross(image, across, top, bottom), down, top);
 }
 
-// Take the nearest pixel of the box for each of the result.
+// Take the nearest pixel of the box for each of the result; Pillow adds up the steps, whose rounding shows.
 function pickNearest(image, box, size, cut) {
   const {data, height, width, channels} = image, [top, left, bottom, right] = box.map(Math.fround);
-  const steps = [(bottom - top) / size[0], (right - left) / size[1]];
-  const pick = (place, step, start, limit) => Math.min(limit - 1, Math.trunc(start + (place + 0.5) * step));
-  const out = new Uint8Array((cut[2] - cut[0]) * (cut[3] - cut[1]) * channels);
+  const pick = (start, stop, count, limit) => {
+    const step = Math.fround(stop - start) / count, places = [];
+    for (let number = 0, place = start + step * 0.5; number < count; number++, place += step)
+      places.push(Math.min(Math.trunc(place), limit - 1));
+    return places;
+  };
+  const down = pick(top, bottom, size[0], height).slice(cut[0], cut[2]);
+  const across = pick(left, right, size[1], width).slice(cut[1], cut[3]);
+  const out = new Uint8Array(down.length * across.length * channels);
   let at = 0;
-  for (let row = cut[0]; row < cut[2]; row++)
-    for (let column = cut[1]; column < cut[3]; column++) {
-      const from = pick(row, steps[0], top, height) * width + pick(column, steps[1], left, width);
-      for (let channel = 0; channel < channels; channel++) out[at++] = data[from * channels + channel];
-    }
-  return {data: out, height: cut[2] - cut[0], width: cut[3] - cut[1], channels};
+  for (const row of down)
+    for (const column of across)
+      for (let channel = 0; channel < channels; channel++) out[at++] = data[(row * width + column) * channels + channel];
+  return {data: out, height: down.length, width: across.length, channels};
 }
 
 // Sample without averaging, between four pixels each, in single precision: first between rows, then between columns.
@@ -214,8 +218,8 @@ function preprocess(image, rule) {
   }
   const box = [top * down, left * across, (top + rows) * down, (left + columns) * across];
   if (part.height === rows && part.width === columns) return {pixels: part, box};
-  const data = new Uint8Array(rows * columns * channels);
-  for (let place = 0; place < data.length; place++) data[place] = rule.border[place % channels];
+  const data = new Uint8Array(rows * columns * channels), colour = channels === 1 ? [lumaOf(rule.border, 0)] : rule.border;
+  for (let place = 0; place < data.length; place++) data[place] = colour[place % channels];
   for (let row = 0; row < part.height; row++) {
     const line = part.width * channels, to = ((cut[0] - top + row) * columns + cut[1] - left) * channels;
     data.set(part.data.subarray(row * line, (row + 1) * line), to);
@@ -303,10 +307,11 @@ function readOrientation(bytes) {
   return {orientation, bytes};
 }
 
-// Give the luma of an RGB image, ITU-R 601-2, as Pillow rounds it.
+// Give the luma of a pixel, ITU-R 601-2, as Pillow rounds it.
+const lumaOf = (data, from) => (data[from] * 19595 + data[from + 1] * 38470 + data[from + 2] * 7471 + 0x8000) >> 16;
+
 function toGrey({data, height, width}) {
   const out = new Uint8Array(height * width);
-  for (let place = 0, from = 0; place < out.length; place++, from += 3)
-    out[place] = (data[from] * 19595 + data[from + 1] * 38470 + data[from + 2] * 7471 + 0x8000) >> 16;
+  for (let place = 0; place < out.length; place++) out[place] = lumaOf(data, 3 * place);
   return {data: out, height, width, channels: 1};
 }
