@@ -1,6 +1,7 @@
 """The scripts of a page, in node: they decode turns, resize and answer as vitkit does, to the same bits."""
 
 import base64
+import gzip
 import io
 import json
 import shutil
@@ -210,10 +211,9 @@ def test_grey_is_pillows_luma() -> None:
 
 
 def test_bytes_are_unpacked_as_they_were() -> None:
-    import gzip
-
     blocks = [b"", b"a", bytes(range(256)) * 30, np.random.default_rng(0).bytes(100_001)]
-    body = """texts => Promise.all(texts.map(async text => Buffer.from(await unpack(text)).toString("base64")))"""
+    body = """texts =>
+        Promise.all(texts.map(async text => Buffer.from(await unpack(text)).toString("base64")))"""
     texts = [encode(gzip.compress(block)) for block in blocks]
     assert all(0x4000 <= ord(letter) < 0xC000 for text in texts for letter in text)
     assert [base64.b64decode(text) for text in run(body, texts)] == blocks

@@ -21,6 +21,7 @@ import PIL
 
 from vitkit._version import __version__
 from vitkit.config import to_json
+from vitkit.data.config import Preprocessing
 from vitkit.engines.check import DECODING
 from vitkit.engines.folder import FILES, EngineRecord, read_description_of
 from vitkit.engines.golden import Golden, read_golden
@@ -30,7 +31,7 @@ from vitkit.evaluation.levels import levels_of
 from vitkit.evaluation.refusal import TIE, choose_share
 from vitkit.models.config import ModelConfig
 from vitkit.text import format_bytes, format_size, join_names
-from vitkit.weights.model_card import ModelCard, fit_preprocessing
+from vitkit.weights.model_card import fit_preprocessing
 
 WEB = files("vitkit.engines") / "web"
 """The scripts of the page, and the runtime, which `scripts/web-runtime` makes of its npm package."""
@@ -64,7 +65,7 @@ def write_page(bundle: Path, out: Path, title: str) -> EngineRecord:
             f"{bundle} is a graph of {record.engine}, and a browser computes ONNX: export the model with "
             "--format onnx, or give the run itself."
         )
-    refuse_page(config, card)
+    refuse_page(fit_preprocessing(card.preprocessing, config))
     graph = gzip.compress(make_graph(bundle / FILES["onnxruntime"][0], config), 9)
     if len(graph) > MOST_BYTES:
         raise VitkitError(
@@ -81,22 +82,21 @@ def write_page(bundle: Path, out: Path, title: str) -> EngineRecord:
     return record
 
 
-def refuse_page(config: ModelConfig, card: ModelCard) -> None:
-    """Refuse a model whose images a browser cannot prepare.
+def refuse_page(rule: Preprocessing) -> None:
+    """Refuse a model whose images a browser cannot prepare, by its preprocessing.
 
     Raises:
         VitkitError: it takes other images than grey ones and RGB, or JPEGs that are decoded smaller.
     """
-    rule = card.preprocessing.decode if card.preprocessing else None
-    if config.in_channels not in (1, 3):
+    if rule.decode.channels not in (1, 3):
         raise VitkitError(
-            f"A page takes photos, and this model images of {config.in_channels} channels: expected 1 or 3. "
-            "Export a bundle, without --to page."
+            f"A page takes photos, and this model images of {rule.decode.channels} channels: expected 1 or "
+            "3. Export a bundle, without --to page."
         )
-    if rule is not None and rule.jpeg_side is not None:
+    if rule.decode.jpeg_side is not None:
         raise VitkitError(
-            f"The model reads JPEGs at a smaller scale (jpeg_side = {rule.jpeg_side}), which no browser "
-            "does. Export a bundle, without --to page, or train with jpeg_side left out."
+            f"The model reads JPEGs at a smaller scale (jpeg_side = {rule.decode.jpeg_side}), which no "
+            "browser does. Export a bundle, without --to page, or train with jpeg_side left out."
         )
 
 
