@@ -52,8 +52,11 @@ class Socket:
     def send(self, text: str) -> None:
         data, mask = text.encode(), os.urandom(4)
         size = len(data)
-        head = bytes([0x81, 0x80 | size]) if size < 126 else b"\x81\xfe" + size.to_bytes(2, "big")
-        if size >= 1 << 16:
+        if size < 126:
+            head = bytes([0x81, 0x80 | size])
+        elif size < 1 << 16:
+            head = b"\x81\xfe" + size.to_bytes(2, "big")
+        else:
             head = b"\x81\xff" + size.to_bytes(8, "big")
         self.socket.sendall(head + mask + bytes(byte ^ mask[i % 4] for i, byte in enumerate(data)))
 
