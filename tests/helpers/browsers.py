@@ -202,15 +202,15 @@ class Browser:
             self.call("input.setFiles", context=self.context, element=shared, files=files)
 
     def press(self, key: str) -> None:
-        """Press and release a key: Tab, Enter or Space."""
+        """Press and release a key: Tab or Enter."""
         if self.name == "chromium":
-            text, code = {"Enter": ("\r", 13), "Space": (" ", 32), "Tab": ("", 9)}[key]
+            text, code = {"Enter": ("\r", 13), "Tab": ("", 9)}[key]
             named = " " if key == "Space" else key
             event: dict[str, Any] = {"key": named, "code": key, "windowsVirtualKeyCode": code}
             self.call("Input.dispatchKeyEvent", type="keyDown", **event, **({"text": text} if text else {}))
             self.call("Input.dispatchKeyEvent", type="keyUp", **event)
         else:
-            value = {"Enter": "\ue007", "Space": " ", "Tab": "\ue004"}[key]
+            value = {"Enter": "\ue007", "Tab": "\ue004"}[key]
             keys = [{"type": kind, "value": value} for kind in ("keyDown", "keyUp")]
             source = {"type": "key", "id": "keyboard", "actions": keys}
             self.call("input.performActions", context=self.context, actions=[source])

@@ -23,17 +23,19 @@ function takeBlock(name) {
   return text;
 }
 
-function addPhoto(file, name) {
+function addPhoto(file, name, before) {
   const item = element("row").content.firstElementChild.cloneNode(true), id = number++;
   item.querySelector(".name").textContent = name;
   item.setAttribute("aria-busy", "true");
-  element("answers").prepend(item);
+  element("answers").insertBefore(item, before);
   rows.set(id, item);
   worker.postMessage({kind: "answer", id, file});
 }
 
-function addPhotos(files) {
-  for (const file of files) addPhoto(file, file.name);
+// The newest photos come first, each choice of several in its own order.
+function addPhotos(files, name) {
+  const before = element("answers").firstChild;
+  for (const file of files) addPhoto(file, name || file.name, before);
 }
 
 function paint(canvas, {data, height, width, channels}) {
@@ -44,12 +46,14 @@ function paint(canvas, {data, height, width, channels}) {
   context.putImageData(image, 0, 0);
 }
 
-// Darken what the model looks at little: the photo where it looks most stays as it is.
+const BRIGHT = 0.95;  // share of the patches that are darkened: a few of them often have nearly all attention
+
+// Darken what the model looks at little: where it looks most the photo stays as it is.
 function paintAttention(canvas, attention, [top, left, bottom, right], {height, width}) {
-  const [count, across] = page.grid, most = Math.max(...attention);
+  const [count, across] = page.grid, most = [...attention].sort((a, b) => a - b)[Math.floor(BRIGHT * attention.length)];
   const map = Object.assign(document.createElement("canvas"), {width: across, height: count});
   const image = map.getContext("2d").createImageData(across, count);
-  attention.forEach((share, place) => { image.data[4 * place + 3] = 215 * (1 - share / most); });
+  attention.forEach((share, place) => { image.data[4 * place + 3] = 200 * (1 - Math.min(1, share / most)); });
   map.getContext("2d").putImageData(image, 0, 0);
   Object.assign(canvas, {width, height});
   const context = canvas.getContext("2d");
@@ -98,7 +102,8 @@ function showAnswer(data) {
 function showLevels({levels, count}) {
   const body = element("levels").tBodies[0];
   for (const {name, same, difference, allowed} of levels) {
-    const shown = number => Number.isFinite(number) ? Number(number.toPrecision(3)).toString() : "not comparable";
+    const digits = number => number && Math.abs(number) < 1e-3 ? number.toExponential(1) : String(Number(number.toPrecision(3)));
+    const shown = number => Number.isFinite(number) ? digits(number) : "not comparable";
     const row = body.insertRow();
     for (const text of [name, `${same} of ${count}`, shown(difference), shown(allowed)]) row.insertCell().textContent = text;
   }
@@ -155,7 +160,7 @@ element("camera").addEventListener("click", async () => {
 element("shoot").addEventListener("click", () => {
   const canvas = Object.assign(document.createElement("canvas"), {width: video.videoWidth, height: video.videoHeight});
   canvas.getContext("2d").drawImage(video, 0, 0);
-  canvas.toBlob(file => { if (file) addPhoto(file, `photo of ${new Date().toLocaleTimeString()}`); }, "image/png");
+  canvas.toBlob(file => { if (file) addPhotos([file], `photo of ${new Date().toLocaleTimeString()}`); }, "image/png");
   viewfinder.close();
 });
 element("close").addEventListener("click", () => viewfinder.close());
