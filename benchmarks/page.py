@@ -21,10 +21,8 @@ from tests.helpers.browsers import Browser
 
 AT_ONCE = 20
 """Photos that are handed to the page at a time."""
-ANSWERS = """[...document.querySelectorAll("#answers > li")].map(item => [
-    item.querySelector(".name").textContent,
-    item.className === "failed" ? null : JSON.parse(item.dataset.answer),
-    Number(item.dataset.seconds)])"""
+ANSWERS = """[...document.querySelectorAll("#answers > li")].map(item =>
+    [item.querySelector(".name").textContent, item.result || null])"""
 CHECKED = "document.getElementById('state').className !== 'busy'"
 
 
@@ -39,16 +37,15 @@ def ask_page(browser: Browser, page: Path, photos: list[Path]) -> tuple[dict[str
         "levels": browser.evaluate("document.getElementById('levels').textContent.replace(/\\s+/g, ' ')"),
         "seconds until ready": round(ready, 2),
     }
-    answers, seconds = dict[str, Any](), list[float]()
+    answers = dict[str, Any]()
     for first in range(0, len(photos), AT_ONCE):
         part = photos[first : first + AT_ONCE]
         browser.evaluate("document.getElementById('answers').replaceChildren()")
         browser.set_files("files", part)
         done = f"document.querySelectorAll('#answers > li:not([aria-busy])').length === {len(part)}"
         browser.wait_for(done, 600)
-        for name, answer, taken in browser.evaluate(ANSWERS):
-            answers[name] = answer
-            seconds += [taken] if answer is not None else []
+        answers |= dict(browser.evaluate(ANSWERS))
+    seconds = [answer["seconds"] for answer in answers.values() if answer is not None]
     measured["seconds an answer"] = {
         "median": round(statistics.median(seconds), 3),
         "largest": round(max(seconds), 3),

@@ -103,7 +103,7 @@ def test_a_page_answers_as_its_bundle_and_asks_no_server(
         browser.wait_for(done)
         rows = browser.evaluate(
             "[...document.querySelectorAll('#answers > li')].map(item => ({text: item.innerText, "
-            "failed: item.className === 'failed', answer: JSON.parse(item.dataset.answer || 'null')}))"
+            "failed: item.className === 'failed', answer: item.result || null}))"
         )
         requests = [address for address in browser.requests if re.match("https?:|ws", address)]
         tried = browser.evaluate(
@@ -213,7 +213,7 @@ def test_the_attention_of_a_page_is_the_models(pool: str, tmp_path: Path) -> Non
         expected = weights[:, 0] if pool.startswith("token") else weights[:, prefix:].mean(1)
         if pool == "map":
             encoded = taps["encoded"]
-            expected = model.pooling.weights(encoded).mean(1)  # type: ignore[union-attr, operator]
+            expected = model.pooling.weights(encoded).mean(1)  # type: ignore[operator]
     np.testing.assert_allclose(attention, expected[:, prefix:].numpy(), atol=1e-5)
     assert attention.shape == (3, 6)
 

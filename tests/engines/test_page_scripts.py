@@ -101,7 +101,7 @@ def test_the_order_of_passes_is_that_of_pillows_version(
     monkeypatch.setattr(kernel, "PILLOW_VERSION", version)
     cases, expected = [], []
     for shape in SHAPES:
-        image, box = noise(*shape), (0.0, 0.0, *map(float, shape))
+        image, box = noise(*shape), (0.0, 0.0, float(shape[0]), float(shape[1]))
         cases.append(packed(image))
         expected.append(kernel.resample(image, box, (16, 16), "bicubic"))
     body = f"""cases => cases.map(image => packed(resample(unpacked(image), [0, 0, image.height, image.width],
@@ -110,7 +110,7 @@ def test_the_order_of_passes_is_that_of_pillows_version(
         np.testing.assert_array_equal(unpacked(made), own)
 
 
-RULES = (
+RULES: tuple[dict[str, Any], ...] = (
     {"resize": "stretch"},
     {"resize": "stretch", "antialias": False},
     {"resize": "stretch", "interpolation": "nearest"},
@@ -152,7 +152,7 @@ def test_a_photo_is_brought_to_the_models_size_as_by_vitkit(
 def test_the_part_of_the_photo_that_the_model_sees_is_named() -> None:
     """A photo of 100 x 200 pixels: its middle where it is cut, and beyond its edges where it has a border."""
     body = """([image, rules]) => rules.map(rule => preprocess(unpacked(image), rule).box)"""
-    rules = [{"resize": "stretch"}, {"resize": "crop", "crop_fraction": 1.0}]
+    rules: list[dict[str, Any]] = [{"resize": "stretch"}, {"resize": "crop", "crop_fraction": 1.0}]
     rules.append({"resize": "longest", "crop_fraction": 1.0})
     boxes = run(body, [packed(noise(100, 200)), [rule_of(rule) for rule in rules]])
     assert boxes == [[0, 0, 100, 200], [0, 50, 100, 150], [-50, 0, 150, 200]]

@@ -154,8 +154,8 @@ class Browser:
             self.messages.append(json.dumps(parameters)[:2000])
         elif method == "Target.attachedToTarget":
             for order in ("Network.enable", "Runtime.enable", "Runtime.runIfWaitingForDebugger"):
-                message = {"id": next(self.numbers), "method": order, "params": {}}
-                self.socket.send(json.dumps(message | {"sessionId": parameters["sessionId"]}))
+                of_worker = {"sessionId": parameters["sessionId"]}
+                self.socket.send(json.dumps({"id": next(self.numbers), "method": order, **of_worker}))
 
     def open(self, address: str) -> None:
         if self.name == "chromium":

@@ -147,7 +147,7 @@ async function answerFile(id, file) {
   const picture = resample(image, [0, 0, image.height, image.width], size, "bilinear", [0, 0, ...size], page.rule.pillow);
   const place = [box[0] / image.height, box[1] / image.width, box[2] / image.height, box[3] / image.width];
   const seconds = (performance.now() - start) / 1000;
-  postMessage({kind: "answer", id, ...answer(logits, novelty, page), logits, attention, picture, place, seconds});
+  postMessage({kind: "answer", id, ...answer(logits, novelty, page), attention, picture, place, seconds});
 }
 
 let turn = Promise.resolve();  // a message after the other
