@@ -260,7 +260,7 @@ def test_golden_images_that_no_browser_decodes_are_refused(tmp_path: Path) -> No
     file = tmp_path / "01.tif"
     file.write_bytes(b"II*\0")
     golden = Golden(
-        (file,), (pixels[0],), pixels, np.zeros((1, 2), np.float32), np.zeros(1, np.int64), None, 1, 1
+        (file,), (pixels[0],), pixels, np.zeros((1, 2), np.float32), np.zeros(1, np.int64), None, None, 1, 1
     )
     refused("01.tif is no file that browsers decode: give a golden set of JPEG", page.pack_golden, golden)
 
@@ -268,3 +268,22 @@ def test_golden_images_that_no_browser_decodes_are_refused(tmp_path: Path) -> No
 def test_another_ending_than_html_is_refused_before_any_work(tmp_path: Path) -> None:
     message = "A page is a file that ends in .html, found .*mine"
     refused(message, vitkit.export, tmp_path / "nothing", tmp_path / "mine", to="page")
+    refused(
+        r"A page resizes images itself: leave inside \(--inside\) out",
+        *(vitkit.export, tmp_path / "nothing", tmp_path / "mine.html"),
+        to="page",
+        inside=True,
+    )
+
+
+@needs_onnxruntime
+def test_a_bundle_whose_graph_is_no_pages_is_refused(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = page.read_description_of(bundle)
+    for changed, message in (
+        (replace(record, inside=True), "resizes images itself, and so does a page: export the model without"),
+        (replace(record, engine="openvino"), "is a graph of openvino, and a browser computes ONNX"),
+    ):
+        monkeypatch.setattr(page, "read_description_of", lambda _, changed=changed: changed)
+        refused(message, page.write_page, bundle, tmp_path / "page.html", "page")

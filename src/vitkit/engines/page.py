@@ -60,6 +60,11 @@ def write_page(bundle: Path, out: Path, title: str) -> EngineRecord:
     """
     record, golden = read_description_of(bundle), read_golden(bundle)
     config, card = record.described
+    if record.inside:
+        raise VitkitError(
+            f"The graph of {bundle} resizes images itself, and so does a page: export the model without "
+            "--inside."
+        )
     if record.engine != "onnxruntime":
         raise VitkitError(
             f"{bundle} is a graph of {record.engine}, and a browser computes ONNX: export the model with "
