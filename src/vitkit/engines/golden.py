@@ -79,14 +79,14 @@ class Golden:
     pixels: NDArray[np.uint8]
     """The images after preprocessing, `(N, H, W, C)`."""
     logits: NDArray[np.float32]
-    """What the bundle's graph made of the pixels on the exporting machine, `(N, K)`; with the score of a
+    """Outputs of the bundle's graph for the pixels on the exporting machine, `(N, K)`; with the score of a
     model that has a `Novelty` behind them, `(N, K + 1)`."""
     answers: NDArray[Any]
     """The best class of each image, `(N,)` int64; of several labels whether each is named, `(N, K)` bool."""
     refused: NDArray[np.bool_] | None
     """Whether each image is none of the classes, `(N,)`; None for a model that refuses nothing."""
     inside: NDArray[np.float32] | None
-    """What a graph that resizes images itself makes of the decoded ones, `(N, K)`; None for one that does
+    """Logits of a graph that resizes images itself, for the decoded ones, `(N, K)`; None for one that does
     not."""
     allowed: float
     """The largest difference of a logit on another machine."""

@@ -97,7 +97,9 @@ def save_onnx(model: Any, path: Path) -> None:
 def _is_product(node: Any, weights: dict[str, Any]) -> bool:
     """Whether a node is a matrix product with weights, and not a distance of a `Novelty`."""
     # A distance is a difference of large squares: int8 has too few digits for it.
-    inside = any("novelty" in each.value for each in node.metadata_props)
+    inside = any(
+        each.key == "pkg.torch.onnx.name_scopes" and "'novelty'" in each.value for each in node.metadata_props
+    )
     return node.op_type == "MatMul" and node.input[1] in weights and not inside
 
 
