@@ -90,7 +90,7 @@ PAGES = {
         options="--data --split --protocol --out --batch-size --image-size --precision --device --workers "
         "--processes --json",
     ),
-    "export": HelpPage("runs/digits digits_graph --format onnx", "runs/mine mine_int8 --precision int8"),
+    "export": HelpPage("runs/digits digits_graph --format onnx", "runs/mine mine.html --to page"),
     "export --check": HelpPage("digits_graph", "digits_graph --engine openvino"),
     "extend": HelpPage("runs/frozen new_photos/", "runs/frozen new_photos/ --without sky  # sky anew"),
     "fewshot": HelpPage("vit-ti16-augreg-in21k my_photos/", "runs/a runs/b digits --shots 1,5"),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from vitkit.engines.folder import (
 )
 from vitkit.engines.golden import CREDIT, IMAGES, Golden, make_golden_files, write_golden
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
+from vitkit.engines.page import refuse_page, write_page
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import require_answers, thread_count
 from vitkit.jobs.options import LoadingOptions, StrPath, require_at_least
@@ -40,9 +41,9 @@ from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.result import Facts, Result, Section
 from vitkit.runs import start, trained_model
-from vitkit.runs.folder import beside, refuse_taken
+from vitkit.runs.folder import beside, kind_of, refuse_taken
 from vitkit.tasks import answering_of
-from vitkit.text import format_size, pluralize, visible, without_places
+from vitkit.text import format_bytes, format_size, pluralize, visible, without_places
 from vitkit.weights import format_names, model_card, published
 
 FEWEST_IMAGES = 10
@@ -73,7 +74,7 @@ class Exported(Result):
     source: str
     """The path or the address of the model."""
     path: Path
-    """The folder written."""
+    """The folder, or the page, written."""
     engine: GraphEngine
     """The engine that computes it."""
     precision: EnginePrecision
@@ -88,8 +89,9 @@ class Exported(Result):
     """Sentences on operations that the engine computes in another form than the model."""
 
     def summary(self) -> str:
-        """Name the folder, the precision and the engine."""
-        return f"{self.path} ({self.precision} by {self.engine})"
+        """Name the folder or the page, the precision and the engine."""
+        size = f"{format_bytes(self.path.stat().st_size)}, " if self.path.is_file() else ""
+        return f"{self.path} ({size}{self.precision} by {self.engine})"
 
     def sections(self) -> Sequence[Section]:
         """Return the remarks, and how the graph compares with the model."""
@@ -100,7 +102,9 @@ class Exported(Result):
         return (Section("", (Facts((*rows, ("to", [self.summary()]))),)),)
 
     def following(self) -> Sequence[str]:
-        """Return the command that predicts by the graph."""
+        """Return the command that predicts by the graph, or how a page is used."""
+        if self.path.suffix.lower() == ".html":
+            return (f"open {shlex.quote(str(self.path))} in a browser",)
         return (f"vitkit predict {shlex.quote(str(self.path))} IMAGE_OR_FOLDER",)
 
 
@@ -108,6 +112,7 @@ def export(
     source: StrPath,
     out: StrPath,
     *,
+    to: Literal["bundle", "page"] = "bundle",
     format: GraphFormat = "openvino",
     precision: EnginePrecision = "float32",
     calibration: str | None = None,
@@ -126,7 +131,9 @@ def export(
     Args:
         source: a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
             https://...).
-        out: folder of the graph, which must not exist yet.
+        out: folder of the graph, or file of the page (.html), which must not exist yet.
+        to: bundle: a folder. page: a single HTML file that answers in a browser, without a server or a
+            request; its graph is ONNX.
         format: format of the graph, and so the engine that computes it: openvino (the extra openvino), or
             onnx (the extra onnxruntime).
         precision: numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three,
@@ -153,8 +160,15 @@ def export(
     """
     require_at_least(FEWEST_IMAGES, calibration_images=calibration_images, check_images=check_images)
     listener, out = hushed(listener, quiet), Path(out)
-    engine: GraphEngine = "onnxruntime" if format == "onnx" else "openvino"
+    engine: GraphEngine = "onnxruntime" if format == "onnx" or to == "page" else "openvino"
     refuse_taken(out)
+    if to == "page":
+        if out.suffix.lower() != ".html":
+            raise VitkitError(f"A page is a file that ends in .html, found {out}.")
+        if inside:
+            raise VitkitError("A page resizes images itself: leave inside (--inside) out, or --to page.")
+        if (given := kind_of(source)).kind == "exported model":
+            return _page_of_bundle(given.path, out, listener)
     refuse_precision(engine, precision)
     loaded = start.load_any(source, format_names.LoadOptions(**load))
     model = loaded.model
@@ -164,6 +178,8 @@ def export(
     if inside:
         graph.refuse_inside(rule)
     files = make_golden_files(rule.decode.channels) if golden is None else read_golden_files(golden, rule)
+    if to == "page":
+        refuse_page(rule)
     ranges = compared = calibrated = None
     if precision == "int8" or calibration is not None:
         ranges, compared = read_calibration(model, calibration, calibration_images, check_images, listener)
@@ -205,11 +221,25 @@ def export(
         text = _describe_bundle(out.name, served, engine, precision, golden is None, inside)
         (folder / "README.md").write_text(text, encoding="utf-8")
         write_description(folder, model, engine, precision, agreement, calibrated, inside)
+        result = folder
+        if to == "page":
+            result = place / "page.html"
+            with listener.progress("writing the page"):
+                write_page(folder, result, out.stem)
         refuse_taken(out)
-        folder.rename(out)
+        result.rename(out)
     departures = (*describe_gelu(model.config, precision), *_describe_inside(made))
     notes = (*loaded.notes, f"licence {licence}")
     return Exported(str(source), out, engine, precision, agreement, calibrated, notes, departures)
+
+
+def _page_of_bundle(bundle: Path, out: Path, listener: Listener) -> Exported:
+    """Write the page of a bundle that is there already: the same graph, and the same golden set."""
+    with beside(out) as place, listener.progress("writing the page"):
+        record = write_page(bundle, place / "page.html", out.stem)
+        refuse_taken(out)
+        (place / "page.html").rename(out)
+    return Exported(str(bundle), out, record.engine, record.precision, record.agreement, None, (), ())
 
 
 def read_golden_files(spec: StrPath, rule: Preprocessing) -> dict[str, bytes]:
