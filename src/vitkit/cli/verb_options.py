@@ -114,9 +114,11 @@ ANY_NUMBER = 10**6
 
 FIELDS = {
     "ARM": ("only",),
+    "BUNDLE": ("bundle",),
     "CHECKPOINT": ("checkpoints", "source"),
     "DATA": ("calibration", "data", "sweep_data", "then"),
     "DEVICE": ("device",),
+    "FILE": ("key",),
     "FIRST": ("first",),
     "FOLDER": ("folder", "root"),
     "IMAGE": ("images",),
