@@ -31,7 +31,7 @@ VERBS = {
     "inspect": ("draw filters, positions and attention of a model", "jobs.inspect:inspect"),
     "data": ("data check PATH: count images, find bad files; data show", "cli.verbs:CHECK"),
     "convert": ("write a checkpoint in another format, and compare", "jobs.convert:convert"),
-    "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "jobs.export:export"),
+    "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "cli.verbs:EXPORT"),
     "serve": ("answer over HTTP with a model of vitkit export", "jobs.serve:serve"),
     "card": ("describe a checkpoint and its numerics", "jobs.convert:read_card"),
     "cost": ("estimate parameters, FLOPs, memory, training compute", "jobs.cost:count_costs"),
@@ -92,6 +92,7 @@ PAGES = {
         "--processes --json",
     ),
     "export": HelpPage("runs/digits digits_graph --format onnx", "runs/mine mine_int8 --precision int8"),
+    "export --check": HelpPage("digits_graph", "digits_graph --engine openvino"),
     "extend": HelpPage("runs/frozen new_photos/", "runs/frozen new_photos/ --without sky  # sky anew"),
     "fewshot": HelpPage("vit-ti16-augreg-in21k my_photos/", "runs/a runs/b digits --shots 1,5"),
     "finetune": HelpPage(

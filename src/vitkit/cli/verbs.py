@@ -229,6 +229,36 @@ def _row(predicted: "PredictedImage", top: int) -> list[str | RichText]:
     return [str(predicted.path), RichText.assemble((best, "bold"), *(f"  {guess}" for guess in next_ones))]
 
 
+# Export
+
+CHECK_BUNDLE = Verb("export --check", "jobs.check_bundle:check_bundle", JSON)
+CHECK_TEXT = (
+    "check a bundle on this machine, with what is installed here: vitkit export --check BUNDLE "
+    "[--engine openvino|onnxruntime]."
+)
+
+
+def _export(arguments: list[str]) -> None:
+    """Parse the command line and export a model; or check one that was exported."""
+    if "--check" not in arguments:
+        EXPORT.run(arguments)
+        return
+    given = CHECK_BUNDLE.parse([argument for argument in arguments if argument != "--check"])
+    checked = CHECK_BUNDLE.call(given)
+    console.print_result(checked, given)
+    if given.get("json"):
+        raise SystemExit(int(checked.departs_at is not None))
+    if checked.departs_at is not None:
+        raise VitkitError(
+            f"This machine does not compute {checked.path} as when it was exported: it departs at the level "
+            f"{checked.departs_at}. docs/howto/bundle.md says what each level means, and what to do."
+        )
+
+
+OF_BUNDLE = Option("--check", "check", text=CHECK_TEXT, default=False)
+EXPORT = Verb("export", "jobs.export:export", OF_BUNDLE, CSV, JSON, main=_export)
+
+
 # Data
 
 SHOWN = 20

@@ -86,7 +86,7 @@ class OpenVINORunner:
     """Computes the logits of images with a compiled graph.
 
     Args:
-        graph: an `openvino.Model`, or the folder that holds its files.
+        graph: an `openvino.Model`, or the path of its file, which may be an ONNX graph.
         precision: the type that matrix products are computed in; a quantised graph has int8 written into it.
         threads: number of threads to compute with.
         compiled: the folder in which compiled graphs are kept; None: they are compiled anew.
@@ -96,8 +96,7 @@ class OpenVINORunner:
         self, graph: Any, precision: libraries.EnginePrecision, threads: int, compiled: Path | None = None
     ) -> None:
         self._core = libraries.import_package("openvino").Core()
-        is_folder = isinstance(graph, Path)
-        self._graph = self._core.read_model(graph / FILES["openvino"][0]) if is_folder else graph
+        self._graph = self._core.read_model(graph) if isinstance(graph, Path) else graph
         # Norms, sums and others that int8 leaves out are computed in bfloat16 where the processor has it.
         short = precision == "bfloat16" or (precision == "int8" and libraries.has_bfloat16())
         self._settings = {
@@ -416,25 +415,36 @@ def _require_inside(folder: Path, name: str) -> None:
 
 
 def serve_folder(
-    folder: Path, threads: int, compiled: Path | None = None
+    folder: Path, threads: int, compiled: Path | None = None, engine: libraries.GraphEngine | None = None
 ) -> tuple[EngineModel, EngineRecord]:
     """Have an engine compute the graph in a folder that `vitkit export` wrote.
 
-    OpenVINO keeps what it compiles in the folder `compiled`, if there is one.
+    Args:
+        folder: what was written.
+        threads: number of threads to compute with.
+        compiled: the folder in which OpenVINO keeps what it compiles, if there is one.
+        engine: left out, that of the export; OpenVINO reads the graph of the other engine too.
 
     Raises:
         VitkitError: the folder is damaged, or describes another graph than its own; or the engine is not
             installed, or cannot read the graph.
     """
     record = read_description_of(folder)
-    libraries.require_engine(record.engine)
+    engine = engine or record.engine
+    if engine == "onnxruntime" != record.engine:
+        raise VitkitError(
+            f"{folder} holds a graph of OpenVINO, which ONNX Runtime cannot read: export the model with "
+            "--format onnx, which both engines read."
+        )
+    libraries.require_engine(engine, writes=False)
     if record.precision == "bfloat16":
-        libraries.refuse_precision(record.engine, record.precision)
+        libraries.refuse_precision(engine, record.precision)
     advice = "Export the model again with the version that is installed."
-    with libraries.refusing(record.engine, f"read the graph in {folder}", advice):
+    with libraries.refusing(engine, f"read the graph in {folder}", advice):
         runner: OpenVINORunner | OnnxRunner
-        if record.engine == "openvino":
-            runner = OpenVINORunner(folder, record.precision, threads, compiled)
+        if engine == "openvino":
+            graph = folder / FILES[record.engine][0]
+            runner = OpenVINORunner(graph, record.precision, threads, compiled)
         else:
             runner = OnnxRunner(folder, threads)
         shape, expected = runner.shape(), shape_of(*record.described)

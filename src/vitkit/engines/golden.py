@@ -9,7 +9,8 @@ Shapes: N images, H x W pixels of C channels, K classes.
 
 import io
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ from PIL import Image
 
 from vitkit.data.decode.image import decode
 from vitkit.data.transforms import preprocess
+from vitkit.engines.check import Level, answers_of, compare
 from vitkit.engines.folder import GOLDEN, GOLDEN_ARRAYS, EngineModel, is_golden
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.errors import DecodeError, VitkitError
@@ -31,9 +33,6 @@ IMAGES = 16
 """Images of a golden set: a second or two of computing for the largest model."""
 MOST_BYTES = 1 << 30
 """Bytes of the arrays of a golden set, unpacked: 16 photos of 20 million pixels."""
-DECODING, PIXELS = 3, 1
-"""Levels of 255 by which decoders of JPEG (libjpeg-turbo, mozjpeg, those of browsers) and resizers that round
-otherwise were seen to differ."""
 FLOAT32, SHORT = 1e-4, 0.1
 """Largest difference of two logits on two machines: in float32 as a fraction of the logits' standard
 deviation, in bfloat16 and int8 of the largest logit; `vitkit.engines.graph` has the reasons."""
@@ -67,34 +66,6 @@ _FORMS: tuple[tuple[int, int, str, str, dict[str, Any]], ...] = (
 """Height, width, Pillow's mode, ending and the options of saving of each golden image: what cameras, phones,
 scanners and drawing programs write, larger and smaller than the input of most models."""
 _ORIENTATION = 274  # EXIF's number of the tag
-
-
-@dataclass(frozen=True)
-class Level:
-    """The comparison of this machine with the exporting one at one step of the way."""
-
-    name: str
-    """decoding, pixels, logits or answers."""
-    same: int
-    """Images that are the same, within what is allowed."""
-    count: int
-    """Images that were compared."""
-    difference: float
-    """The largest difference: of 255 for decoding and pixels, of logits, of answers their number."""
-    allowed: float
-    """The largest difference that counts as the same; answers may also differ where two logits tie."""
-
-    @property
-    def passed(self) -> bool:
-        """Whether all images are the same."""
-        return self.same == self.count
-
-    def __str__(self) -> str:
-        units = {"decoding": " of 255", "pixels": " of 255"}.get(self.name, "")
-        return (
-            f"{self.same} of {self.count} as when exported, largest difference {self.difference:.3g}{units}, "
-            f"allowed {self.allowed:.3g}"
-        )
 
 
 @dataclass(frozen=True)
@@ -205,60 +176,22 @@ def check_golden(model: EngineModel, golden: Golden) -> tuple[Level, ...]:
         VitkitError: the model takes images of another size than the golden set's.
     """
     rule = preprocessing_of(model)
-    decoded = list[NDArray[np.uint8] | None]()
-    for file in golden.files:
-        try:
-            decoded.append(decode(file, rule.decode))
-        except DecodeError:  # a Pillow without this decoder, say
-            decoded.append(None)
-    whole_way = [None if image is None else preprocess(image, rule) for image in decoded]
-    pixels = [preprocess(image, rule) for image in golden.decoded]
-    logits = model.with_novelty(golden.pixels.transpose(0, 3, 1, 2))
-    far = np.array([_apart(image, own) for image, own in zip(logits, golden.logits, strict=True)])
-    return (
-        _level("decoding", map(_apart, decoded, golden.decoded), DECODING),
-        _level("pixels", map(_apart, pixels, golden.pixels), PIXELS),
-        _level("logits", far, golden.allowed),
-        _compare_answers(model, golden, whole_way),
+
+    def read(file: Path) -> NDArray[np.uint8] | None:
+        with suppress(DecodeError):  # a Pillow without this decoder, say
+            return decode(file, rule.decode)
+        return None
+
+    arrays: dict[str, Any] = {
+        f"decoded_{file.stem}": image for file, image in zip(golden.files, golden.decoded, strict=True)
+    }
+    arrays |= {name: getattr(golden, name) for name in ("pixels", "logits", "answers", "allowed", "tie")}
+    arrays |= {} if golden.refused is None else {"refused": golden.refused}
+    classes = model.config.num_classes
+    return compare(
+        *(arrays, golden.files, classes, read, lambda image: preprocess(image, rule)),
+        *(model.with_novelty, lambda outputs: refused_by(model, outputs)),
     )
-
-
-def _apart(first: NDArray[Any] | None, second: NDArray[Any]) -> float:
-    """Give the largest difference of two arrays; infinity where their shapes differ, or a number is none."""
-    if first is None or first.shape != second.shape:
-        return np.inf
-    far = float(np.abs(first.astype(np.float64) - second).max(initial=0))
-    return np.inf if np.isnan(far) else far
-
-
-def _level(name: str, differences: Iterable[float], allowed: float) -> Level:
-    far = list(differences)
-    return Level(name, sum(each <= allowed for each in far), len(far), max(far), allowed)
-
-
-def _compare_answers(model: EngineModel, golden: Golden, images: Sequence[NDArray[np.uint8] | None]) -> Level:
-    """Compare the answers to images that went the whole way; unreadable ones have none."""
-    count, classes = len(images), model.config.num_classes
-    readable = [i for i in range(count) if images[i] is not None]
-    same = np.zeros(count, bool)
-    if given := [image for image in images if image is not None]:
-        outputs = model.with_novelty(np.stack(given).transpose(0, 3, 1, 2))
-        answers = answers_of(outputs[:, :classes], golden.answers.ndim == 2)
-        own, logits = golden.answers[readable], golden.logits[readable, :classes]
-        if golden.answers.ndim == 2:
-            alike = ((answers == own) | (np.abs(logits) <= golden.tie)).all(1)
-        else:
-            rows = np.arange(len(readable))
-            alike = logits[rows, own] - logits[rows, answers] <= golden.tie
-        if golden.refused is not None:
-            alike &= refused_by(model, outputs) == golden.refused[readable]
-        same[readable] = alike
-    return Level("answers", int(same.sum()), count, float(count - same.sum()), 0.0)
-
-
-def answers_of(logits: NDArray[np.float32], several_labels: bool) -> NDArray[Any]:
-    """Give the best class of each image, `(N,)`, or whether each of several labels is named, `(N, K)`."""
-    return logits >= 0 if several_labels else logits.argmax(1)
 
 
 def refused_by(model: EngineModel, outputs: NDArray[np.float32]) -> NDArray[np.bool_]:

@@ -32,22 +32,25 @@ EXTRAS: dict[GraphEngine, tuple[str, ...]] = {
     "openvino": ("openvino",),
     "onnxruntime": ("onnxruntime", "onnx", "onnxscript"),
 }
-"""The packages that an engine needs to compute a checkpoint's graph."""
+"""The packages that an engine needs to compute a checkpoint's graph; the first alone computes one that is
+written."""
 
 TELEMETRY = "openvino_telemetry"
 
 
-def require_engine(engine: GraphEngine, *more: str) -> None:
+def require_engine(engine: GraphEngine, *more: str, writes: bool = True) -> None:
     """Refuse an engine whose packages are not installed, without importing any.
 
     Args:
         engine: its name.
         more: packages that are needed as well.
+        writes: whether a graph is to be written, and not only to be computed.
 
     Raises:
         VitkitError: one is missing.
     """
-    missing = [name for name in (*EXTRAS[engine], *more) if find_spec(name) is None]
+    packages = EXTRAS[engine] if writes else EXTRAS[engine][:1]
+    missing = [name for name in (*packages, *more) if find_spec(name) is None]
     if missing:
         raise VitkitError(
             f"The engine {engine} needs {' and '.join(missing)}, which "

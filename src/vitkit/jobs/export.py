@@ -5,7 +5,9 @@ if its card records them. int8 is calibrated on real images, and its answers are
 """
 
 import shlex
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Unpack
@@ -13,12 +15,23 @@ from typing import NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit._version import __version__
 from vitkit.data import sources, transforms
-from vitkit.data.config import Splits
-from vitkit.data.layouts.image_paths import refuse_address
-from vitkit.engines import graph
-from vitkit.engines.folder import LOWEST_AGREEMENT, Agreement, EngineModel, describe_gelu, write_description
-from vitkit.engines.golden import make_golden_files, write_golden
+from vitkit.data.config import Preprocessing, Splits
+from vitkit.data.decode.image import decode, header
+from vitkit.data.files import read_unchanged_file
+from vitkit.data.layouts.image_paths import find_images, refuse_address
+from vitkit.engines import check, graph
+from vitkit.engines.folder import (
+    FILES,
+    LOWEST_AGREEMENT,
+    Agreement,
+    EngineModel,
+    describe_gelu,
+    shape_of,
+    write_description,
+)
+from vitkit.engines.golden import CREDIT, IMAGES, make_golden_files, write_golden
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import require_answers, thread_count
@@ -29,7 +42,7 @@ from vitkit.result import Facts, Result, Section
 from vitkit.runs import start, trained_model
 from vitkit.runs.folder import beside, refuse_taken
 from vitkit.tasks import answering_of
-from vitkit.text import without_places
+from vitkit.text import format_size, pluralize, visible, without_places
 from vitkit.weights import format_names, model_card, published
 
 FEWEST_IMAGES = 10
@@ -37,6 +50,9 @@ FEWEST_IMAGES = 10
 COMPARED = 16
 """Images on which an exported graph is compared with PyTorch where none are given."""
 NO_LICENCE = "not known: no published start is on record as the model's origin"
+ENDINGS = {"JPEG": "jpg", "PNG": "png", "NPY": "npy"}
+PORTABLE = {("JPEG", "RGB"), ("JPEG", "L"), *(("PNG", mode) for mode in ("RGB", "RGBA", "L", "LA", "P"))}
+"""Formats and modes of golden images: of CMYK, 16 bits and others programs make colours of their own."""
 SPLITS = {"test": "test", "val": "validation", "train": "training"}
 """The names of splits in sentences."""
 
@@ -98,6 +114,7 @@ def export(
     calibration_images: int = 300,
     check_images: int = 500,
     accept_change: bool = False,
+    golden: StrPath | None = None,
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
     **load: Unpack[LoadingOptions],
@@ -118,6 +135,9 @@ def export(
             int8 with float32.
         calibration_images: most images to measure ranges on.
         check_images: most other images to compare the result with float32 on.
+        golden: up to 16 images, a folder of JPEG and PNG files, that other machines are checked by; the files
+            go with the model, with all that a camera wrote into them. Left out, parts of two photos that
+            ship with scikit-learn.
         accept_change: keep a result that answers otherwise than float32 on more than 1 % of the images.
         quiet: print nothing but warnings.
         listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
@@ -137,6 +157,8 @@ def export(
     model = loaded.model
     require_answers(str(source), model)
     graph.refuse_model(engine, model.config)
+    rule = model_card.preprocessing_of(model)
+    files = make_golden_files(rule.decode.channels) if golden is None else read_golden_files(golden, rule)
     ranges = compared = calibrated = None
     if precision == "int8" or calibration is not None:
         ranges, compared = read_calibration(model, calibration, calibration_images, check_images, listener)
@@ -169,16 +191,75 @@ def export(
         licence = published.describe_origin_licence(source, card) or NO_LICENCE
         model.card = replace(card, origin={**card.origin, "licence": licence})
         served = EngineModel(model.config, model.card, runner)
-        files = make_golden_files(model.config.in_channels)
-        several = answering_of(model.card).several_labels
         with listener.progress("computing the golden set"):
-            write_golden(folder, files, served, precision, several)
+            write_golden(folder, files, served, precision, answering_of(model.card).several_labels)
+        shutil.copyfile(check.__file__, folder / "check.py")
+        text = _describe_bundle(out.name, served, engine, precision, golden is None)
+        (folder / "README.md").write_text(text, encoding="utf-8")
         write_description(folder, model, engine, precision, agreement, calibrated)
         refuse_taken(out)
         folder.rename(out)
     departures = tuple(describe_gelu(model.config, precision))
     notes = (*loaded.notes, f"licence {licence}")
     return Exported(str(source), out, engine, precision, agreement, calibrated, notes, departures)
+
+
+def read_golden_files(spec: StrPath, rule: Preprocessing) -> dict[str, bytes]:
+    """Read up to 16 images, evenly spread over a folder, whose formats and modes every decoder reads alike.
+
+    Args:
+        spec: a folder of images, or anything that `vitkit predict` reads.
+        rule: the model's preprocessing.
+
+    Returns:
+        The files as they are, by the names that they get: "01.jpg".
+
+    Raises:
+        VitkitError: there is none.
+    """
+    named, files = list(find_images([str(spec)])), dict[str, bytes]()
+    for image in named[:: max(1, len(named) // IMAGES)]:
+        with suppress(DecodeError, VitkitError):
+            content = image.content()
+            data = (
+                content if isinstance(content, bytes) else read_unchanged_file(content, rule.decode.max_bytes)
+            )
+            read = header(data, rule.decode)
+            if len(files) < IMAGES and (read.format == "NPY" or (read.format, read.mode) in PORTABLE):
+                decode(data, rule.decode)  # raises for a damaged one
+                files[f"{len(files) + 1:02}.{ENDINGS[read.format]}"] = data
+    if not files:
+        raise VitkitError(
+            f"{spec} (--golden): expected JPEG or PNG files of 8 bits, or .npy arrays for a model of other "
+            f"channels, found none that can be read. Give other images, or leave --golden out."
+        )
+    return files
+
+
+def _describe_bundle(
+    name: str, model: EngineModel, engine: GraphEngine, precision: EnginePrecision, is_credited: bool
+) -> str:
+    """Write the README of a bundle."""
+    card, classes = model_card.card_of(model), pluralize(model.config.num_classes, "class", "classes")
+    scores = " and `novelty`, a score of how strange each image is" if card.refusal is not None else ""
+    size = format_size(model.config.image_size)
+    graph_file, shape = FILES[engine][0], shape_of(model.config, card)
+    return f"""# {visible(card.name or name)}
+
+A model that names {classes}, in {precision} for {engine}. Licence: {visible(card.origin["licence"])}.
+Written by vitkit {__version__}.
+
+- Does it compute here as where it was made? `pip install {engine} pillow`, then `python check.py`, or
+  `vitkit export --check {name}`. It names the level at which this machine departs.
+- What is in photos? `python check.py PHOTO...`, or `vitkit predict {name} PHOTO...`
+- `{graph_file}` goes from `images`, {shape}, to `logits`{scores}:
+  bytes, channels first, any number N at a time. It subtracts the mean of pixels and divides by their
+  deviation itself. `engine.json` says how an image is brought to {size} pixels (height x width) before, and
+  holds the hashes of all files; `model.json` names the classes. `golden` has the images of the check, and
+  `golden.npz` what was made of them.
+
+{CREDIT if is_credited else ""}
+"""
 
 
 def _own_images(model: ImageModel, listener: Listener) -> Read:

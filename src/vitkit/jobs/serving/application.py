@@ -87,10 +87,11 @@ REASONS = {
     422: "An image cannot be read, or a parameter is out of range.",
     503: "The server is busy, and Retry-After says for how long; or it is not ready.",
 }
-_REFUSED: dict[int | str, dict[str, Any]] = {
+_Responses = dict[int | str, dict[str, Any]]
+_REFUSED: _Responses = {
     status: {"description": reason, "model": Refused} for status, reason in REASONS.items()
 }
-_NOT_READY, _NO_MODEL = ({each: _REFUSED[each] for each in chosen} for chosen in ((503,), (401, 404, 503)))
+_NOT_READY, _NO_MODEL = (_Responses((n, _REFUSED[n]) for n in each) for each in ((503,), (401, 404, 503)))
 
 
 def _body(schema: dict[str, Any], *media: str) -> dict[str, Any]:

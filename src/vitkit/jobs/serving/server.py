@@ -10,6 +10,7 @@ import multiprocessing
 import resource
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -71,7 +72,47 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, stopped by vitkit's signals, and without a loss of connections that it has."""
+    """uvicorn's server of a bundle, stopped by vitkit's signals, without losing connections as uvicorn may."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(
+            uvicorn.Config(
+                build_application(service),
+                http=Protocol,
+                loop="asyncio",
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                log_level="error",
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=IDLE_SECONDS,
+                timeout_graceful_shutdown=LAST_SECONDS,
+            )
+        )
+        self.service = service
+        self._stopping_since = 0.0
+
+    async def answer(self, listening: socket.socket, ready: Ready) -> None:
+        """Answer requests until a signal asks to stop."""
+        if threading.current_thread() is threading.main_thread():
+            for number in STOP_SIGNALS:
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    asyncio.get_running_loop().add_signal_handler(number, self.stop, number)
+        computing = asyncio.create_task(self.service.batches.run())
+        asyncio.get_running_loop().call_soon(ready, self.service.differs)
+        await self._serve([listening])  # `serve` would raise the signals again after the end
+        computing.cancel()
+
+    def stop(self, number: int) -> None:
+        """Begin to stop; a second Ctrl-C does not wait for what was accepted."""
+        if not self.service.draining:
+            self.service.draining, self._stopping_since = True, time.monotonic()
+            drain = self.service.settings.drain
+            asyncio.get_running_loop().call_later(drain, setattr, self, "should_exit", True)
+        elif number == signal.SIGINT and time.monotonic() - self._stopping_since > SAME_SECONDS:
+            self.should_exit = self.force_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.sleep(0)  # accepts what the kernel has accepted
@@ -114,44 +155,8 @@ def run_process(settings: Settings, listening: socket.socket, ready: Ready) -> N
     with suppress(ValueError, OSError):  # each connection is a file
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2 * MOST_CONNECTIONS)), hard))
     service = Service(settings)
-    config = uvicorn.Config(
-        build_application(service),
-        http=Protocol,
-        loop="asyncio",
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        log_level="error",
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=LAST_SECONDS,
-    )
-    server = Server(config)
-
-    async def serve() -> None:
-        loop, first = asyncio.get_running_loop(), 0.0
-
-        def stop(number: int) -> None:
-            nonlocal first
-            if not service.draining:
-                service.draining, first = True, time.monotonic()
-                loop.call_later(settings.drain, setattr, server, "should_exit", True)
-            elif number == signal.SIGINT and time.monotonic() - first > SAME_SECONDS:
-                server.should_exit = server.force_exit = True
-
-        for number in STOP_SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                loop.add_signal_handler(number, stop, number)
-        computing = asyncio.create_task(service.batches.run())
-        loop.call_soon(ready, service.differs)
-        # Not `serve`, which would raise the signals again after the end.
-        await server._serve([listening])
-        computing.cancel()
-
     try:
-        asyncio.run(serve())
+        asyncio.run(Server(service).answer(listening, ready))
     finally:
         service.close()
 
