@@ -79,7 +79,7 @@ def fake_engines(
             (folder / name).write_bytes(f"{name} of {engine}".encode())
         return runner
 
-    def nothing(*arguments: object) -> None:
+    def nothing(*arguments: object, **more: object) -> None:
         """Let everything pass, or stand for a graph that was read."""
 
     monkeypatch.setattr("vitkit.engines.graph.make_runner", make_runner)

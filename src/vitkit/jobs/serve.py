@@ -85,6 +85,8 @@ def serve(
 
     Raises:
         VitkitError: the bundle cannot be read, the address cannot be used, or the extra is not installed.
+
+    Unstable: its parameters and what it returns may change in any release.
     """
     require_at_least(1, processes=processes, batch_size=batch_size, queue=queue, max_bytes=max_bytes)
     require_at_least(1, max_pixels=max_pixels)

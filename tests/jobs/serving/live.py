@@ -23,7 +23,7 @@ SETTINGS = Settings(
     batch_size=4,
     delay=0.01,
     queue=8,
-    max_bytes=100_000,
+    max_bytes=200_000,
     max_pixels=1_000_000,
     max_images=4,
     key=None,
@@ -104,19 +104,22 @@ def live(bundle: Path, runner: FakeRunner, **changes: Any) -> Iterator[Live]:
     with tempfile.TemporaryDirectory() as counts:
         service = Service(replace(SETTINGS, bundle=bundle, counts=Path(counts), **changes))
         server, listening = Server(service), open_socket("127.0.0.1", 0)
-        port, loop, begun = listening.getsockname()[1], asyncio.new_event_loop(), threading.Event()
-        answering = server.answer(listening, lambda differs: begun.set())
-        thread = threading.Thread(target=loop.run_until_complete, args=(answering,))
+        port, loops, begun = listening.getsockname()[1], list[asyncio.AbstractEventLoop](), threading.Event()
+
+        async def answer() -> None:
+            loops.append(asyncio.get_running_loop())
+            await server.answer(listening, lambda differs: begun.set())
+
+        thread = threading.Thread(target=lambda: asyncio.run(answer()))
         thread.start()
         assert begun.wait(60)
-        running = Live(port, server, loop, runner, thread)
+        running = Live(port, server, loops[0], runner, thread)
         try:
             yield running
         finally:
             running.stop()
             thread.join(60)
             assert not thread.is_alive()
-            loop.close()
             service.close()
 
 

@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import json
+import os
 import shutil
+import signal
 import socket
 import struct
 import threading
@@ -15,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import vitkit
 from tests.engines.models import NAMES, FakeRunner, fake_engines, small
@@ -23,6 +24,7 @@ from tests.jobs.serving.live import SETTINGS, Gate, Live, live, post
 from vitkit.errors import VitkitError
 from vitkit.jobs.serving import application, metrics, server
 from vitkit.jobs.serving.batches import Batches, BusyError
+from vitkit.signals import SAME_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +116,9 @@ def png_of(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
 
 
-@pytest.mark.parametrize("body", [b"", b"no image", b"\xff\xd8\xff", png_of(1001, 1000), png_of(2**31 - 1, 2**31 - 1)])
+@pytest.mark.parametrize(
+    "body", [b"", b"no image", b"\xff\xd8\xff", png_of(1001, 1000), png_of(2**31 - 1, 2**31 - 1)]
+)
 def test_what_is_no_image_or_too_large_a_one_is_refused(running: Live, body: bytes) -> None:
     answer = running.send("POST", "/predict", body)
     assert answer.status == 422 and answer.json["error"]
@@ -127,7 +131,9 @@ def test_a_body_is_limited_to_the_byte_with_a_length_and_without(running: Live) 
         chunks = (bytes(part) for part in (most // 2, most // 2, count - most))
         assert running.send("POST", "/predict", chunks).status == status
     # A length that is a lie is not waited for.
-    with running.open(b"POST /predict HTTP/1.1\r\nHost: here\r\nContent-Length: 99999999999\r\n\r\n") as opened:
+    with running.open(
+        b"POST /predict HTTP/1.1\r\nHost: here\r\nContent-Length: 99999999999\r\n\r\n"
+    ) as opened:
         assert opened.recv(100).startswith(b"HTTP/1.1 413 ")
     assert running.server.service.held_bytes == 0
 
@@ -165,11 +171,8 @@ def test_a_slow_head_is_given_up_and_idle_connections_are_closed(
 def test_connections_beyond_the_limit_are_closed(running: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MOST_CONNECTIONS", 2)
     until(lambda: not running.server.server_state.connections)
-    opened = [running.open(b"") for _ in range(3)]
-    with pytest.raises(ConnectionResetError):
-        opened[2].recv(1)
-    for connection in opened:
-        connection.close()
+    with running.open(b""), running.open(b""), running.open(b"") as third:
+        assert third.recv(1) == b""
 
 
 def test_a_full_queue_says_no_at_once_and_when_to_come_again(running: Live, gate: Gate, photo: bytes) -> None:
@@ -224,7 +227,7 @@ def test_a_lone_image_waits_for_no_other(exported: tuple[Path, FakeRunner], phot
     "sent",
     [
         b"\x00\x01\x02\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/x\r\n\r\n",
         b"GET /ready HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
         b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
         b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
@@ -343,13 +346,17 @@ def test_a_golden_set_that_differs_is_not_ready_and_answers_nothing(
 
 def test_a_key_is_asked_for_where_there_is_one(exported: tuple[Path, FakeRunner], photo: bytes) -> None:
     with live(*exported, key="0123456789abcdef") as running:
-        right, wrong = ({"Authorization": f"Bearer {key}"} for key in ("0123456789abcdef", "0123456789abcdeé"))
+        right, wrong = (
+            {"Authorization": f"Bearer {key}"} for key in ("0123456789abcdef", "0123456789abcdeé")
+        )
         assert running.send("POST", "/predict", photo, right).status == 200
         for headers in ({}, wrong, {"Authorization": "0123456789abcdef"}):
             for method, path in (("POST", "/predict"), ("GET", "/metrics"), ("GET", "/v2/models/mine")):
                 answer = running.send(method, path, photo, headers)
                 assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
-        assert [running.send("GET", path).status for path in application.OPEN] == [200] * len(application.OPEN)
+        assert [running.send("GET", path).status for path in application.OPEN] == [200] * len(
+            application.OPEN
+        )
 
 
 def test_requests_images_and_seconds_are_counted(exported: tuple[Path, FakeRunner], photo: bytes) -> None:
@@ -370,7 +377,7 @@ def test_the_counts_of_processes_are_added_up(tmp_path: Path) -> None:
     own = metrics.Metrics(tmp_path)
     own.count_request("predict", 200, 0.02)
     own.set("vitkit_queue_images", 3)
-    (tmp_path / "99999999").write_bytes((tmp_path / str(metrics.os.getpid())).read_bytes())  # it has ended
+    (tmp_path / "99999999").write_bytes((tmp_path / str(os.getpid())).read_bytes())  # it has ended
     totals = metrics.read_totals(tmp_path)
     assert totals['vitkit_requests_total{route="predict",status="200"}'] == 2
     assert totals['vitkit_request_seconds_bucket{le="0.01"}'] == 0
@@ -418,13 +425,15 @@ def test_a_server_that_stops_answers_what_it_has_accepted(
         assert not running.thread.is_alive()
 
 
-def test_a_second_interrupt_waits_for_nothing(exported: tuple[Path, FakeRunner], gate: Gate, photo: bytes) -> None:
+def test_a_second_interrupt_waits_for_nothing(
+    exported: tuple[Path, FakeRunner], gate: Gate, photo: bytes
+) -> None:
     with live(*exported, drain=0) as running, gate.closed():
         opened = running.open(post("/predict", photo))
         assert gate.reached.wait(60)
         running.stop()
-        time.sleep(server.SAME_SECONDS)
-        running.loop.call_soon_threadsafe(running.server.stop, server.signal.SIGINT)
+        time.sleep(SAME_SECONDS)
+        running.loop.call_soon_threadsafe(running.server.stop, signal.SIGINT)
         running.thread.join(60)
         assert not running.thread.is_alive()
         opened.close()
@@ -460,7 +469,7 @@ def test_what_cannot_be_served_is_refused(
     exported: tuple[Path, FakeRunner], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle, _ = exported
-    with pytest.raises(VitkitError, match="expected a folder of vitkit export, found a model"):
+    with pytest.raises(VitkitError, match="expected a folder of vitkit export, found checkpoint"):
         vitkit.serve(bundle.parent / "model")
     with pytest.raises(VitkitError, match="batch_size is at least 1"):
         vitkit.serve(bundle, batch_size=0)
@@ -471,7 +480,10 @@ def test_what_cannot_be_served_is_refused(
         vitkit.serve(bundle, key=tmp_path / "key")
     with pytest.raises(VitkitError, match="expected a file with a key"):
         vitkit.serve(bundle, key=tmp_path / "none")
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(VitkitError, match="cannot listen on"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(VitkitError, match="cannot listen on"),
+    ):
         vitkit.serve(bundle, port=taken.getsockname()[1])
     monkeypatch.setattr("vitkit.jobs.serve.find_spec", lambda name: None)
     with pytest.raises(VitkitError, match=r"pip install 'vitkit\[serve\]'"):
@@ -498,7 +510,10 @@ def test_images_of_many_threads_are_answered_each_with_its_own(
             if answer.status == 503:
                 continue
             best = answer.json["predictions"][0]
-            if best["class"] != expected[file].name or abs(best["probability"] - expected[file].probability) > 1e-4:
+            if (
+                best["class"] != expected[file].name
+                or abs(best["probability"] - expected[file].probability) > 1e-4
+            ):
                 wrong.append(f"{file.name}: {best}")
 
     threads = [threading.Thread(target=ask, args=(file,)) for file in files]
@@ -507,5 +522,3 @@ def test_images_of_many_threads_are_answered_each_with_its_own(
     for thread in threads:
         thread.join(60)
     assert wrong == [] and {guess.name for guess in expected.values()} <= {*NAMES}
-
-

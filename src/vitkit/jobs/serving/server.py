@@ -72,7 +72,7 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server of a bundle, stopped by vitkit's signals, without losing connections as uvicorn may."""
+    """uvicorn's server of a bundle, stopped by vitkit's signals, and careful with its last connections."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(
@@ -115,9 +115,20 @@ class Server(uvicorn.Server):
             self.should_exit = self.force_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await asyncio.sleep(0)  # accepts what the kernel has accepted
+        # A connection that the kernel has opened would be reset when its socket closes: take it before.
+        last = list[socket.socket]()
+        for listening in sockets or ():
+            with suppress(BlockingIOError):
+                while True:
+                    last.append(listening.accept()[0])
         for server in self.servers:
             server.close()
+
+        def speak() -> Protocol:
+            return Protocol(self.config, self.server_state, self.lifespan.state)
+
+        for connection in last:
+            await asyncio.get_running_loop().connect_accepted_socket(speak, connection)
         await asyncio.sleep(ON_THE_WAY_SECONDS)
         await super().shutdown(sockets)
 
