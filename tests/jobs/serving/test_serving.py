@@ -398,9 +398,10 @@ def test_all_routes_are_described_for_programs(running: Live) -> None:
     document = running.send("GET", "/openapi.json").json
     assert {*document["paths"]} == {
         *("/predict", "/health", "/ready", "/metrics", "/v2", "/v2/health/live", "/v2/health/ready"),
-        *(f"/v2/models/{{name}}{rest}" for rest in ("", "/ready", "/infer")),
+        *(f"/v2/models/mine{rest}" for rest in ("", "/ready", "/infer")),
     }
     assert {*document["paths"]["/predict"]["post"]["responses"]} >= {"200", "413", "422", "503"}
+    assert running.send("GET", "/predict").headers["Allow"] == "POST"
 
 
 def test_a_server_that_stops_answers_what_it_has_accepted(

@@ -15,8 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from fastapi.staticfiles import StaticFiles
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -32,16 +31,8 @@ BODY_SECONDS = 30.0
 """Seconds within which a body must be there: 20 MB at 5 Mbit/s. Slower clients would hold memory for long."""
 HELD_BODIES = 16
 """Bodies of the largest size that are in memory at a time; further ones are told to come again."""
-OPEN = (
-    "/",
-    "/page.css",
-    "/page.js",
-    "/health",
-    "/ready",
-    "/openapi.json",
-    "/v2/health/live",
-    "/v2/health/ready",
-)
+PAGE = ("/", "/page.css", "/page.js")
+OPEN = (*PAGE, "/health", "/ready", "/openapi.json", "/v2/health/live", "/v2/health/ready")
 """Paths that need no key: what watches over a server has none, and the page asks for it."""
 CLIENT_GONE = 499
 """Nginx's number for a client that has gone; it is counted, and sent to nobody."""
@@ -81,7 +72,6 @@ class Predictions(BaseModel):
 REASONS = {
     400: "The body is not what is expected.",
     401: "The key is missing or another one.",
-    404: "There is no such model.",
     408: f"The body was not there within {BODY_SECONDS:.0f} seconds.",
     413: "The body, or the number of images, is too large.",
     422: "An image cannot be read, or a parameter is out of range.",
@@ -91,7 +81,7 @@ _Responses = dict[int | str, dict[str, Any]]
 _REFUSED: _Responses = {
     status: {"description": reason, "model": Refused} for status, reason in REASONS.items()
 }
-_NOT_READY, _NO_MODEL = (_Responses((n, _REFUSED[n]) for n in each) for each in ((503,), (401, 404, 503)))
+_NOT_READY: _Responses = {503: _REFUSED[503]}
 
 
 def _body(schema: dict[str, Any], *media: str) -> dict[str, Any]:
@@ -169,10 +159,7 @@ def build_application(service: Service) -> ASGIApp:
         return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
     # The Open Inference Protocol, version 2
-
-    def require_model(name: str) -> None:
-        if name != service.name:
-            raise HTTPException(404, f"expected the model {service.name}, found {name[:100]}")
+    model = f"/v2/models/{service.name}"
 
     @app.get("/v2", responses={401: _REFUSED[401]})
     async def describe_server() -> Response:
@@ -180,22 +167,19 @@ def build_application(service: Service) -> ASGIApp:
         extensions = ["binary_tensor_data"]
         return JSONResponse({"name": "vitkit", "version": __version__, "extensions": extensions})
 
-    @app.get("/v2/models/{name}", responses=_NO_MODEL)
-    async def describe_model(name: str) -> Response:
+    @app.get(model, responses={401: _REFUSED[401]})
+    async def describe_model() -> Response:
         """Describe the tensors of the model."""
-        require_model(name)
-        return JSONResponse(protocol.describe_model(name, service.predictor.engine, service.model))
+        return JSONResponse(protocol.describe_model(service.name, service.predictor.engine, service.model))
 
-    @app.get("/v2/models/{name}/ready", responses=_NO_MODEL)
-    async def model_ready(name: str) -> Response:
+    @app.get(f"{model}/ready", responses={401: _REFUSED[401], 503: _REFUSED[503]})
+    async def model_ready() -> Response:
         """Say whether to send requests to the model."""
-        require_model(name)
-        return readiness(name=name)
+        return readiness(name=service.name)
 
-    @app.post("/v2/models/{name}/infer", responses=_REFUSED, openapi_extra=_TENSORS)
-    async def infer(request: Request, name: str) -> Response:
+    @app.post(f"{model}/infer", responses=_REFUSED, openapi_extra=_TENSORS)
+    async def infer(request: Request) -> Response:
         """Compute the logits of images at the model's size, uint8."""
-        require_model(name)
         async with _read_body(service, request) as body:
             header = request.headers.get(protocol.HEADER_LENGTH)
             try:
@@ -206,13 +190,17 @@ def build_application(service: Service) -> ASGIApp:
                 raise HTTPException(400, str(error)) from error
             outputs = await _unless_gone(request, service.outputs(images))
         # The protocol has the request's own id repeated.
-        answer = {"model_name": name, "model_version": "1"} | {
+        answer = {"model_name": service.name, "model_version": "1"} | {
             key: given[key] for key in ("id",) if key in given
         }
         content, headers = protocol.write_tensors(answer, outputs, chosen, service.model.config.num_classes)
         return Response(content, headers=headers)
 
-    app.mount("/", StaticFiles(directory=Path(__file__).parent / "page", html=True))
+    async def show_page(request: Request) -> Response:
+        return FileResponse(Path(__file__).parent / "page" / (request.url.path[1:] or "index.html"))
+
+    for path in PAGE:
+        app.add_route(path, show_page, include_in_schema=False)
     return Guard(app, service)
 
 

@@ -5,6 +5,7 @@ Nothing here knows HTTP; `application.py` does. Nothing imports torch.
 
 import asyncio
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -58,7 +59,8 @@ class Service:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.name, self.settings, self.draining = settings.bundle.resolve().name, settings, False
+        self.name = re.sub(r"[^\w.-]", "-", settings.bundle.resolve().name)  # a part of addresses
+        self.settings, self.draining = settings, False
         self.metrics = Metrics(settings.counts)
         self.predictor = Predictor(settings.bundle, max_pixels=settings.max_pixels)
         model = self.predictor.model
