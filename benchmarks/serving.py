@@ -4,8 +4,8 @@
     python -m benchmarks.serving BUNDLE [--clients 1 8 32] [--seconds 10] [--rounds 3] [--json FILE]
 
 Run from the repository's root with fastapi, uvicorn, litserve and bentoml installed. All serve the same
-bundle with the same engine and threads, and take turns within a round; the others are idle meanwhile. The golden
-images of the bundle are sent; all must give the same best classes. Requests stay on this machine.
+bundle with the same engine and threads, and take turns within a round; the others are idle meanwhile. The
+golden images of the bundle are sent; all must give the same best classes. Requests stay on this machine.
 """
 
 import argparse
