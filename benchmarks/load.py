@@ -76,7 +76,7 @@ class Client:
                     writer.write(request)
                     head = await reader.readuntil(b"\r\n\r\n")
                     lower = head.lower()
-                    length = int(lower.partition(b"content-length:")[2].partition(b"\r\n")[0] or b"0")
+                    length = int(lower.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0] or b"0")
                     body = await reader.readexactly(length)
                     if b"connection: close" in lower:
                         self.close()

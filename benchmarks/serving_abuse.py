@@ -213,9 +213,8 @@ def main() -> None:
     name = f"{given.times:g} times the capacity, {seconds:.0f} s"
     flood = row(name, lambda: open_load(PORT, requests, rate, seconds))
     p50, p99 = (flood.percentile(percent, 503) for percent in (50, 99))
-    print(
-        f"  {rate:.0f}/s sent, {flood.rate():.1f}/s answered ({flood.rate() / capacity:.0%} of the capacity), "
-    )
+    share = flood.rate() / capacity
+    print(f"  {rate:.0f}/s sent, {flood.rate():.1f}/s answered ({share:.0%} of the capacity), ")
     print(f"  p99 {flood.percentile(99):.0f} ms; 503 after {p50:.1f} ms (p50) and {p99:.1f} ms (p99)")
     recovery = row("until as fast as before", lambda: recover(requests[0], median))
     print(f"  {recovery.duration:.1f} s")
