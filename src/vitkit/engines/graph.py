@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitkit.engines import folder as engines
+from vitkit.engines.int8 import TRIAL_IMAGES, quantize_onnx
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, import_package, refusing
 from vitkit.errors import VitkitError
 from vitkit.evaluation import refusal
@@ -36,12 +37,9 @@ from vitkit.models.fast import CENTRE, FOLDED_PIXELS, ROTARY, can_fold_pixels, c
 from vitkit.models.image_model import ImageModel
 from vitkit.models.known_parts import ANY, Way
 from vitkit.models.parts import MLP, Attention, Block, ConvStem
-from vitkit.models.resnet import ZeroPaddedMaxPool
+from vitkit.models.resnet import StdConv2d, ZeroPaddedMaxPool
 
 SPLIT_ATTENTION = Way(ROTARY, {"norm": ANY, "qk_norm": ANY})
-TRIAL_IMAGES = 32
-"""Images on which two ways of quantising a model are compared; the better one then measures its ranges on
-all."""
 FLOAT32_TOLERANCE = 1e-4
 """Largest difference to PyTorch's logits in float32, as a fraction of their standard deviation: ten times the
 largest that rounding was seen to make (7.7e-6, a hybrid), and less than any graph that computes something
@@ -108,6 +106,10 @@ def graph_of(model: ImageModel, precision: EnginePrecision = "float32") -> Image
                 module.attention = SplitAttention(module.attention)
         elif isinstance(module, MLP) and gelu is not None:
             module.gelu = gelu
+        elif isinstance(module, StdConv2d):
+            # Once, and not for every image: ONNX Runtime folds no normalisation of weights.
+            module.weight = nn.Parameter(module.standardized().detach())
+            module.standardization = "done"
     # The patch embedding reads pixels - 128 in place of (pixels - mean) / std: whole numbers from -128 to
     # 127, which bfloat16 and int8 hold exactly. Stems of several layers keep the normalisation: around an
     # image they see zeros, which are its mean.
@@ -177,9 +179,9 @@ class UnmergedMaxPool(nn.Module):
         return torch.maximum(F.max_pool2d(x, 3, 2, padding=1), self.edge)
 
 
-def write_onnx(model: ImageModel, folder: Path) -> None:
+def write_onnx(model: ImageModel, folder: Path, precision: EnginePrecision = "float32") -> None:
     """Have PyTorch write the files of a model's graph in the ONNX format, for any number of images."""
-    graph: Any = graph_of(model)
+    graph: Any = graph_of(model, precision)
     if isinstance(getattr(graph, "root_pool", None), ZeroPaddedMaxPool):
         graph.root_pool = UnmergedMaxPool(halve(model.config.image_size))  # the root has a stride of 2
     outputs = two_outputs(graph)
@@ -346,7 +348,9 @@ def make_runner(
                 import_package("openvino").save_model(graph, path, compress_to_fp16=False)
             return engines.OpenVINORunner(graph, precision, threads)
         assert folder is not None
-        write_onnx(model, folder)
+        write_onnx(model, folder, precision)
+        if precision == "int8":
+            quantize_onnx(folder / engines.FILES[engine][0], images, threads)
         return engines.OnnxRunner(folder, threads)
 
 

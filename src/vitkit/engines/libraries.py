@@ -91,13 +91,12 @@ def refuse_precision(engine: GraphEngine, precision: EnginePrecision) -> None:
     Raises:
         VitkitError: it does not, or a package is not installed.
     """
-    # int8 with ONNX Runtime was not built.
-    if engine == "onnxruntime" and precision != "float32":
+    if engine == "onnxruntime" and precision == "bfloat16":
         raise VitkitError(
-            f"ONNX Runtime computes in float32 here, not in {precision}. Leave the precision out, or take "
-            "the engine openvino."
+            "ONNX Runtime computes in float32 or int8 on a processor, not in bfloat16. Leave the precision "
+            "out, or take the engine openvino."
         )
-    require_engine(engine, *(("nncf",) if precision == "int8" else ()))
+    require_engine(engine, *(("nncf",) if (engine, precision) == ("openvino", "int8") else ()))
     if precision == "bfloat16" and not has_bfloat16():
         raise VitkitError(
             "This processor has no instructions for bfloat16 that OpenVINO uses, so that it would be no "

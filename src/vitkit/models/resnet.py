@@ -33,7 +33,8 @@ class StdConv2d(nn.Module):
         padding: "symmetric", (kernel - 1) / 2 on each side, PyTorch's; or "same", TensorFlow's, which at
             stride 2 pads less at the top and left than at the bottom and right. The output has the same size.
         standardization: "std" divides by std + eps (vision_transformer `models_resnet.py:22-39`), "variance"
-            by sqrt(var + eps) (big_vision `models/bit_paper.py`).
+            by sqrt(var + eps) (big_vision `models/bit_paper.py`); "done" is for kernels that are already
+            standardised, in a graph that nobody trains.
         eps: keeps a kernel of equal numbers from a division by zero; added as `standardization` says.
     """
 
@@ -45,20 +46,23 @@ class StdConv2d(nn.Module):
         stride: int = 1,
         *,
         padding: Literal["symmetric", "same"],
-        standardization: Literal["std", "variance"],
+        standardization: Literal["std", "variance", "done"],
         eps: float,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel, kernel))
         self.kernel, self.stride = kernel, stride
         self.padding = padding
-        self.standardization, self.eps = standardization, eps
+        self.standardization: Literal["std", "variance", "done"] = standardization
+        self.eps = eps
 
     def init_weights(self, generator: torch.Generator | None) -> None:
         lecun_normal(self.weight, self.weight[0].numel(), generator)
 
     def standardized(self) -> Tensor:
         """Standardise the kernels, `(C', C, kh, kw)`, in the type of the weights."""
+        if self.standardization == "done":
+            return self.weight
         weight = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
         size = weight[0].numel()
         if self.standardization == "variance":
