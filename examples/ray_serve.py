@@ -10,11 +10,12 @@ beyond its queue with 503, and replaces processes that die.
 
 from typing import Any
 
-import vitkit
 from ray import serve
 from ray.serve import Application
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+
+import vitkit
 
 MOST_BYTES = 20_000_000
 """Bytes of a photo, as `vitkit serve` has it."""

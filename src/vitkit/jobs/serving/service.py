@@ -33,7 +33,7 @@ DECODERS = 4
 
 @dataclass(frozen=True)
 class Settings:
-    """What a server serves, accepts and how it batches; `vitkit.serve` describes each."""
+    """The settings of a server: what it serves and accepts, and how it batches; `vitkit.serve` describes each."""
 
     bundle: Path
     counts: Path
