@@ -4,9 +4,9 @@
     docker run --rm -p 8000:8000 -v $PWD/repository:/models nvcr.io/nvidia/tritonserver:26.08-py3 \
         tritonserver --model-repository=/models
 
-It needs vitkit and no engine, and a bundle of `--format onnx`: the outputs of OpenVINO's graphs have no names.
-Triton answers with logits, by the Open Inference Protocol, as `vitkit serve` does under /v2; clients decode and
-preprocess the photos.
+It needs vitkit and no engine, and a bundle of `--format onnx`: the outputs of OpenVINO's graphs have no
+names. Triton answers with logits, by the Open Inference Protocol, as `vitkit serve` does under /v2; clients
+decode and preprocess the photos.
 """
 
 import shutil
@@ -17,7 +17,7 @@ from vitkit.engines.folder import FILES, read_description_of
 from vitkit.errors import VitkitError
 
 MOST_IMAGES, DELAY_MICROSECONDS, QUEUE = 32, 5000, 64
-"""Images of a batch, how long the first one waits for others, and images that wait before more are refused."""
+"""Images of a batch, how long the first waits for others, and images that wait before more are refused."""
 
 
 def write_repository(bundle: Path, repository: Path) -> Path:

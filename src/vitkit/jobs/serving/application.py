@@ -221,20 +221,17 @@ async def _read_body(service: Service, request: Request) -> AsyncIterator[bytes]
     if declared.isdecimal() and int(declared[:20]) > most:  # 20 digits are too many whatever follows
         raise too_large
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for chunk in request.stream():
-                body += chunk
-                service.held_bytes += len(chunk)
-                if len(body) > most:
-                    raise too_large
-                if service.held_bytes > HELD_BODIES * most:
-                    raise BusyError(1)
-    except BaseException as error:
-        service.held_bytes -= len(body)
-        if isinstance(error, TimeoutError):
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for chunk in request.stream():
+                    body += chunk
+                    service.held_bytes += len(chunk)
+                    if len(body) > most:
+                        raise too_large
+                    if service.held_bytes > HELD_BODIES * most:
+                        raise BusyError(1)
+        except TimeoutError:
             raise HTTPException(408, REASONS[408]) from None
-        raise
-    try:
         yield bytes(body)
     finally:
         service.held_bytes -= len(body)

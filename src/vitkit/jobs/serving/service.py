@@ -33,7 +33,7 @@ DECODERS = 4
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a server: what it serves and accepts, and how it batches; `vitkit.serve` describes each."""
+    """The settings of a server, which `vitkit.serve` describes."""
 
     bundle: Path
     counts: Path
