@@ -6,7 +6,11 @@ const make = (tag, text, parent, name) => {
   parent.append(made);
   return made;
 };
-const headers = () => at("key").value ? { Authorization: "Bearer " + at("key").value } : {};
+// Whatever the file is called, it is sent as an image: the server says what is wrong with it.
+const headers = () => ({
+  "Content-Type": "application/octet-stream",
+  ...(at("key").value && { Authorization: "Bearer " + at("key").value }),
+});
 
 async function answer(file) {
   const article = make("article", "", at("answers"));
@@ -47,8 +51,7 @@ fetch("openapi.json").then(response => response.json()).then(api => {
   at("name").textContent = document.title = api.info.title;
   for (const [path, methods] of Object.entries(api.paths))
     for (const [method, route] of Object.entries(methods)) {
-      const row = make("tr", "", at("routes"));
-      make("code", method.toUpperCase() + " " + path, make("td", "", row));
-      make("td", route.description || route.summary, row);
+      make("code", method.toUpperCase() + " " + path, make("dt", "", at("routes")));
+      make("dd", route.description || route.summary, at("routes"));
     }
 });
