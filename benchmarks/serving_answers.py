@@ -57,12 +57,8 @@ def main() -> None:
     finally:
         server.terminate()
         server.wait()
-    lines = subprocess.run(
-        [*command, "predict", given.bundle, given.folder, "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
+    predicting = [*command, "predict", given.bundle, given.folder, "--json"]
+    lines = subprocess.run(predicting, capture_output=True, text=True, check=True).stdout.splitlines()
     same, far = 0, 0.0
     for line, body in zip(lines, answers.bodies, strict=True):
         predicted, served = json.loads(line), json.loads(body)

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -12,11 +13,13 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks import load, serving_abuse
 
 import vitkit
 from tests.engines.models import NAMES, FakeRunner, fake_engines, small
@@ -523,3 +526,20 @@ def test_images_of_many_threads_are_answered_each_with_its_own(
     for thread in threads:
         thread.join(60)
     assert wrong == [] and {guess.name for guess in expected.values()} <= {*NAMES}
+
+
+def test_the_loads_of_the_benchmarks_are_answered(running: Live, photo: bytes) -> None:
+    requests = [load.post("/predict", photo), load.post("/predict", b"no image")]
+    closed = asyncio.run(load.closed_load(running.port, requests, 2, 0.2))
+    opened = asyncio.run(load.open_load(running.port, requests, 20, 0.5))
+    assert {*closed.statuses} == {*opened.statuses} == {200, 422} and len(opened.statuses) == 10
+    assert closed.rate() > 0 and closed.percentile(99) >= closed.percentile(50) > 0
+    several = asyncio.run(load.all_answers(running.port, requests))
+    assert several.counts() == {200: 1, 422: 1} and b"predictions" in several.bodies[0]
+    chance = random.Random(1)
+    damaged = [serving_abuse.mutate(requests[0], chance) for _ in range(200)]
+    assert requests[0] not in damaged
+    for data in damaged[:50]:
+        with running.open(data), suppress(OSError):
+            pass
+    assert predictions(running, photo) and len(serving_abuse.bombs()) == 8
