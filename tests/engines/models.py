@@ -73,13 +73,13 @@ def fake_engines(
     runner = FakeRunner(model, change)
 
     def make_runner(
-        model: object, engine: Any, numbers: object, threads: int, folder: Path, images: object = ()
+        model: object, engine: Any, numbers: object, threads: int, folder: Path, *others: object
     ) -> FakeRunner:
         for name in FILES[engine]:
             (folder / name).write_bytes(f"{name} of {engine}".encode())
         return runner
 
-    def nothing(*arguments: object, **more: object) -> None:
+    def nothing(*arguments: object, **named: object) -> None:
         """Let everything pass, or stand for a graph that was read."""
 
     monkeypatch.setattr("vitkit.engines.graph.make_runner", make_runner)

@@ -10,8 +10,10 @@ import pytest
 
 import vitkit
 from tests.engines.models import FakeRunner, fake_engines, small
+from vitkit.config import to_json
 from vitkit.engines.folder import _digest, read_description_of
 from vitkit.errors import VitkitError
+from vitkit.weights.files.checksum import checksum_of
 
 
 @pytest.fixture
@@ -22,13 +24,16 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield vitkit.export(path, tmp_path / "out", precision="bfloat16").path
 
 
-def edit(out: Path, change: Callable[[Any], Any], hashed: bool = False) -> None:
-    """Edit the description, and with `hashed` its own hash too."""
-    data = json.loads((out / "engine.json").read_text())
+def edit(out: Path, change: Callable[[Any], Any], hashed: bool = False, name: str = "engine.json") -> None:
+    """Edit a description, and with `hashed` the hashes of it too."""
+    path = out / name
+    data = json.loads(path.read_text())
     change(data)
-    if hashed:
+    if name == "engine.json" and hashed:
         data["sha256"] = _digest(data)
-    (out / "engine.json").write_text(json.dumps(data))
+    path.write_text(json.dumps(data))
+    if name != "engine.json" and hashed:
+        edit(out, lambda record: record["files"].update({name: to_json(checksum_of(path))}), hashed=True)
 
 
 def test_a_folder_is_read_back_with_all_that_was_measured(out: Path) -> None:
@@ -46,8 +51,8 @@ def test_a_folder_is_read_back_with_all_that_was_measured(out: Path) -> None:
 
 
 def fewer_classes(data: Any) -> None:
-    data["model"]["architecture"]["num_classes"] = 4
-    data["model"]["class_names"] = data["model"]["class_names"][:4]
+    data["architecture"]["num_classes"] = 4
+    data["class_names"] = data["class_names"][:4]
 
 
 def with_file(name: str) -> Callable[[Any], None]:
@@ -55,38 +60,57 @@ def with_file(name: str) -> Callable[[Any], None]:
 
 
 def architecture(**changes: object) -> Callable[[Any], None]:
-    return lambda data: data["model"]["architecture"].update(changes)
+    return lambda data: data["architecture"].update(changes)
 
 
-REFUSED: dict[str, list[tuple[Callable[[Any], None], bool]]] = {
+def version(number: object) -> Callable[[Any], None]:
+    return lambda data: data.update(format_version=number, vitkit_version="9.9")
+
+
+REFUSED: dict[str, list[tuple[Callable[[Any], None], bool, str]]] = {
+    r"model\.json is not the file that engine\.json beside it describes": [
+        (change, False, "model.json")
+        for change in (
+            architecture(width=64),
+            architecture(layer_scale=0.1),
+            architecture(image_std=[0.5, 0.5, 0.5]),
+            lambda data: data.update(class_names=["ant", "bee", "cow", "dog", "elk"]),
+            lambda data: data.update(preprocessing={"image_size": [16, 24], "resize": "crop"}),
+        )
+    ],
     r"engine\.json is not as vitkit export wrote it: its contents": [
-        (architecture(width=64), False),
-        (architecture(layer_scale=0.1), False),
-        (architecture(image_std=[0.5, 0.5, 0.5]), False),
-        (lambda data: data["model"].update(class_names=["ant", "bee", "cow", "dog", "elk"]), False),
-        (lambda data: data["model"].update(preprocessing={"image_size": [16, 24], "resize": "crop"}), False),
+        (lambda data: data.update(precision="float32"), False, "engine.json"),
     ],
     r"written by vitkit 9\.9 in another format": [
-        (lambda data, other=other: data.update(format_version=other, vitkit_version="9.9"), False)  # type: ignore
-        for other in (0, 1, 99, "2", None)
+        (version(other), False, "engine.json") for other in (0, 1, 2, 99, "3", None)
     ],
-    "Nx4, and the graph beside it goes from uint8 Nx3x16x24 to Nx5": [(fewer_classes, True)],
-    r"graph\.xml and graph\.bin, which are names and no paths": [
-        (with_file(name), True)
-        for name in ("/etc/passwd", "../model/model.safetensors", "sub/graph.bin", "graph.onnx")
+    "Nx4, and the graph beside it goes from uint8 Nx3x16x24 to Nx5": [(fewer_classes, True, "model.json")],
+    r"graph\.xml, graph\.bin, model\.json, README\.md, .*, which are names and no paths": [
+        (with_file(name), True, "engine.json")
+        for name in (
+            "/etc/passwd",
+            "../model/model.safetensors",
+            "sub/graph.bin",
+            "graph.onnx",
+            "golden/../x",
+        )
+    ],
+    r"golden/01\.jpg, .*, which are names and no paths": [
+        (lambda data: data["files"].pop("golden/02.jpg"), True, "engine.json"),
     ],
 }
-"""Changes, and whether the hash of the description is made to fit, by what is said of them."""
+"""Changes, whether the hashes are made to fit, and the file, by what is said of them."""
 
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_a_description_that_was_changed_is_refused(out: Path, message: str) -> None:
-    whole = (out / "engine.json").read_bytes()
-    for change, hashed in REFUSED[message]:
-        edit(out, change, hashed)
+    whole = {path: path.read_bytes() for path in (out / "engine.json", out / "model.json")}
+    for change, hashed, name in REFUSED[message]:
+        edit(out, change, hashed, name)
         with pytest.raises(VitkitError, match=message):
             vitkit.Predictor(out)
-        (out / "engine.json").write_bytes(whole)
+        for path, content in whole.items():
+            path.write_bytes(content)
 
 
 def test_a_description_of_another_graph_is_refused(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,4 +142,12 @@ def test_another_file_or_a_pipe_in_the_place_of_a_graph_is_refused_and_not_waite
     os.mkfifo(out / "graph.bin")
     edit(out, lambda data: data["files"]["graph.bin"].update(bytes=0), hashed=True)
     with pytest.raises(VitkitError, match="found a folder, a pipe, a device"):
+        vitkit.Predictor(out)
+
+
+def test_a_file_of_the_golden_set_that_no_hash_covers_is_refused(out: Path) -> None:
+    (out / "golden" / ".DS_Store").write_bytes(b"of a file manager, which nobody reads")
+    vitkit.Predictor(out)
+    (out / "golden" / "17.jpg").write_bytes(b"smuggled in")
+    with pytest.raises(VitkitError, match=r"golden/17\.jpg, which are names and no paths"):
         vitkit.Predictor(out)

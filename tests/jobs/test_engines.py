@@ -72,7 +72,10 @@ def test_what_an_engine_cannot_do_is_refused_before_anything_is_read(tmp_path: P
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"engine": "openvino", "exact": True}, r"exact.*leave one of the two out"),
         ({"engine": "openvino", "device": "cuda"}, "processor: expected the device auto or cpu"),
-        ({"engine": "onnxruntime", "precision": "bfloat16"}, "ONNX Runtime.*float32 here, not in bfloat16"),
+        (
+            {"engine": "onnxruntime", "precision": "bfloat16"},
+            "ONNX Runtime.*float32 or int8 .*, not in bfloat16",
+        ),
     )
     for options, said in cases:
         refused(said, vitkit.Predictor, tmp_path / "nothing", **options)
@@ -111,7 +114,7 @@ def test_engines_predict_what_pytorch_does_from_a_model_and_from_an_exported_fol
     said = cli(made).out
     assert "answers as in float32 (100.00%" in said and f"vitkit predict {out}" in said
     # The folder of whoever is given nothing else says it too.
-    licence = json.loads((out / "engine.json").read_text())["model"]["origin"]["licence"]
+    licence = json.loads((out / "model.json").read_text())["origin"]["licence"]
     assert licence == NO_LICENCE
     assert "licence not known: no published start" in " ".join(said.split())
     assert kind_of(out).kind == "exported model" and kind_of(model).kind == "checkpoint"
@@ -270,7 +273,7 @@ def test_an_export_is_compared_on_the_run_s_own_images_or_on_others_where_they_a
         preprocess(decode(file, rule.decode), rule).transpose(2, 0, 1).tobytes()
         for file in spec.rglob("[0-9]*.png")
     }
-    pixels = [image.tobytes() for image in np.concatenate(seen)]
+    pixels = [image.tobytes() for image in np.concatenate(seen[:3])]  # others are golden
     assert len(pixels) >= 8 and set(pixels) <= read
     assert runner.batches[:2] == [1, 3]
     spec.rename(tmp_path / "moved")

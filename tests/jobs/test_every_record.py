@@ -100,7 +100,7 @@ def write_run(folder: Path) -> Path:
 
 
 def write_engine(folder: Path) -> Path:
-    (folder / "engine.json").write_text('{"format": "vitkit-engine", "format_version": 2, "sha256": "0af"}')
+    (folder / "engine.json").write_text('{"format": "vitkit-engine", "format_version": 3, "sha256": "0af"}')
     return folder / "engine.json"
 
 

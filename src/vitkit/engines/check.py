@@ -34,7 +34,7 @@ class Level:
     """The comparison of this machine with the exporting one at one step of the way."""
 
     name: str
-    """decoding, pixels, logits or answers."""
+    """decoding, pixels, logits, inside or answers."""
     same: int
     """Images that are the same, within what is allowed."""
     count: int
@@ -197,6 +197,9 @@ def compare(
     levels = [level("decoding", [*map(apart, decoded, own)], DECODING)]
     levels.append(level("pixels", [*map(apart, map(fit, own), golden["pixels"])], PIXELS))
     levels.append(level("logits", [*map(apart, outputs(golden["pixels"])[:, :classes], logits)], allowed))
+    if "inside" in golden:  # the graph resizes images itself
+        alone = [outputs([image])[0, :classes] for image in own]
+        levels.append(level("inside", [*map(apart, alone, golden["inside"])], tie))
     readable, same = [number for number, image in enumerate(decoded) if image is not None], 0
     if readable:
         made = outputs([fit(image) for image in decoded if image is not None])

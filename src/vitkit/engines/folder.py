@@ -193,9 +193,10 @@ def describe_shape(
     return f"{read} to {' and '.join(map(product, outputs))}"
 
 
-def shape_of(config: ModelConfig, card: Card) -> str:
-    """Describe the inputs and outputs of the graph of a model."""
-    images, scores = (None, config.in_channels, *config.image_size), [] if card.refusal is None else [(None,)]
+def shape_of(config: ModelConfig, card: Card, inside: bool = False) -> str:
+    """Describe the inputs and outputs of the graph of a model, which resizes images itself if `inside`."""
+    size = (None, None) if inside else config.image_size
+    images, scores = (None, config.in_channels, *size), [] if card.refusal is None else [(None,)]
     return describe_shape([("uint8", images)], [(None, config.num_classes), *scores])
 
 
@@ -293,6 +294,8 @@ class EngineRecord:
     """All files of the folder but `engine.json`, by their paths in it."""
     model: Mapping[str, Any]
     """The contents of `model.json`."""
+    inside: bool = False
+    """Whether the graph takes images of any size, and resizes them itself."""
 
     @cached_property
     def described(self) -> tuple[ModelConfig, ModelCard]:
@@ -317,6 +320,7 @@ def write_description(
     precision: libraries.EnginePrecision,
     agreement: Agreement,
     calibration: str | None,
+    inside: bool = False,
 ) -> None:
     """Write `model.json` and `engine.json`, which describe all other files of a folder.
 
@@ -326,6 +330,7 @@ def write_description(
         engine, precision: the engine and the precision that it was made for.
         agreement: of the engine with the model.
         calibration: the images that it was calibrated on, as a phrase.
+        inside: whether the graph resizes images itself.
     """
     write(folder / MODEL, describe(model))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -338,6 +343,7 @@ def write_description(
         "precision": precision,
         "calibration": calibration,
         "agreement": to_json(agreement),
+        "inside": inside,
         "gelu": computed_gelu(model.config, precision),
         "preprocessing": to_json(preprocessing_of(model)),  # whole, for programs that do without vitkit
         "files": {path.relative_to(folder).as_posix(): to_json(checksum_of(path)) for path in files},
@@ -447,7 +453,7 @@ def serve_folder(
             runner = OpenVINORunner(graph, record.precision, threads, compiled)
         else:
             runner = OnnxRunner(folder, threads)
-        shape, expected = runner.shape(), shape_of(*record.described)
+        shape, expected = runner.shape(), shape_of(*record.described, record.inside)
     if shape != expected:  # the hashes say that the files are whole, and nothing of what they compute
         path = folder / libraries.DESCRIPTION
         raise VitkitError(

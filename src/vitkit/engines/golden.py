@@ -85,6 +85,9 @@ class Golden:
     """The best class of each image, `(N,)` int64; of several labels whether each is named, `(N, K)` bool."""
     refused: NDArray[np.bool_] | None
     """Whether each image is none of the classes, `(N,)`; None for a model that refuses nothing."""
+    inside: NDArray[np.float32] | None
+    """What a graph that resizes images itself makes of the decoded ones, `(N, K)`; None for one that does
+    not."""
     allowed: float
     """The largest difference of a logit on another machine."""
     tie: float
@@ -109,6 +112,7 @@ def read_golden(folder: Path) -> Golden:
         decoded = tuple(arrays[f"decoded_{file.stem}"] for file in files)
         golden = Golden(
             *(files, decoded, arrays["pixels"], arrays["logits"], arrays["answers"], arrays.get("refused")),
+            arrays.get("inside"),
             *(float(arrays["allowed"]), float(arrays["tie"])),
         )
         _check_shapes(golden)
@@ -151,7 +155,7 @@ def _check_shapes(golden: Golden) -> None:
     """Refuse arrays that do not belong together, by a ValueError."""
     count = len(golden.files)
     per_image: list[NDArray[Any]] = [golden.pixels, golden.logits, golden.answers]
-    per_image += [] if golden.refused is None else [golden.refused]
+    per_image += [array for array in (golden.refused, golden.inside) if array is not None]
     bytes_alone = all(array.dtype == np.uint8 for array in (*golden.decoded, golden.pixels))
     if not count or not bytes_alone or any(len(array) != count for array in per_image):
         raise ValueError(f"its arrays are not those of {count} images of unsigned bytes")
@@ -170,7 +174,7 @@ def check_golden(model: EngineModel, golden: Golden) -> tuple[Level, ...]:
     at its own level; the last one goes the whole way.
 
     Returns:
-        Four levels: decoding, pixels, logits and answers.
+        The levels decoding, pixels, logits, inside where the graph resizes images itself, and answers.
 
     Raises:
         VitkitError: the model takes images of another size than the golden set's.
@@ -186,11 +190,15 @@ def check_golden(model: EngineModel, golden: Golden) -> tuple[Level, ...]:
         f"decoded_{file.stem}": image for file, image in zip(golden.files, golden.decoded, strict=True)
     }
     arrays |= {name: getattr(golden, name) for name in ("pixels", "logits", "answers", "allowed", "tie")}
-    arrays |= {} if golden.refused is None else {"refused": golden.refused}
+    more = {"refused": golden.refused, "inside": golden.inside}
+    arrays |= {name: array for name, array in more.items() if array is not None}
     classes = model.config.num_classes
     return compare(
         *(arrays, golden.files, classes, read, lambda image: preprocess(image, rule)),
-        *(model.with_novelty, lambda outputs: refused_by(model, outputs)),
+        *(
+            model.with_novelty if golden.inside is None else model.runner,
+            lambda outputs: refused_by(model, outputs),
+        ),
     )
 
 
@@ -212,6 +220,7 @@ def write_golden(
     model: EngineModel,
     precision: EnginePrecision,
     several_labels: bool,
+    inside: bool = False,
 ) -> Golden:
     """Write a golden set into a bundle: the encoded files, and what this machine makes of them.
 
@@ -221,6 +230,7 @@ def write_golden(
         model: computed by the bundle's own graph.
         precision: of the graph.
         several_labels: whether each class is a yes or no of its own.
+        inside: whether the graph takes images of any size.
 
     Raises:
         DecodeError: an image cannot be read.
@@ -239,6 +249,9 @@ def write_golden(
     arrays: dict[str, Any] = {f"decoded_{name}": image for name, image in decoded.items()}
     arrays |= {"pixels": pixels, "logits": outputs, "answers": answers_of(logits, several_labels)}
     arrays |= {"allowed": np.float64(allowed), "tie": np.float64(max(2 * allowed, TIE * spread))}
+    if inside:
+        whole = [np.ascontiguousarray(image.transpose(2, 0, 1)[None]) for image in decoded.values()]
+        arrays["inside"] = np.concatenate([model.runner(image) for image in whole])[:, : logits.shape[1]]
     if model.card.refusal is not None:
         arrays["refused"] = refused_by(model, outputs)
     np.savez_compressed(folder / GOLDEN_ARRAYS, **arrays)

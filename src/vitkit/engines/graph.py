@@ -26,8 +26,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vitkit.data.config import Preprocessing
 from vitkit.engines import folder as engines
-from vitkit.engines.int8 import TRIAL_IMAGES, quantize_onnx
+from vitkit.engines.int8 import TRIAL_IMAGES, quantize_onnx, save_onnx
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, import_package, refusing
 from vitkit.errors import VitkitError
 from vitkit.evaluation import refusal
@@ -206,6 +207,69 @@ def write_onnx(model: ImageModel, folder: Path, precision: EnginePrecision = "fl
         )
 
 
+INSIDE = {"bilinear": ("linear", "bilinear_pillow"), "bicubic": ("cubic", "bicubic_pillow")}
+"""Filters that engines compute as Pillow does: the modes of ONNX's Resize, and of OpenVINO's Interpolate."""
+
+
+def refuse_inside(rule: Preprocessing) -> None:
+    """Refuse a preprocessing that is not written into graphs.
+
+    Raises:
+        VitkitError: it crops or pads, or has a filter that the engines lack.
+    """
+    if rule.resize != "stretch" or not rule.antialias or rule.interpolation not in INSIDE:
+        way = f"{rule.resize}, {rule.interpolation}{'' if rule.antialias else ' without antialias'}"
+        raise VitkitError(
+            "A graph resizes images itself where they are stretched, bilinear or bicubic, with antialias; "
+            f"this model's are prepared otherwise ({way}). Leave --inside out, and prepare them outside."
+        )
+
+
+def resize_inside_onnx(path: Path, rule: Preprocessing) -> None:
+    """Have a graph in ONNX take images of any size, and resize them itself.
+
+    Args:
+        path: its file.
+        rule: as `refuse_inside` lets it pass.
+    """
+    onnx = import_package("onnx")
+    model, image, nodes = onnx.load(path), "images", list[Any]()
+    graph, mode = model.graph, INSIDE[rule.interpolation][0]
+    for axis in (3, 2):  # the columns first, each time to whole levels: as Pillow does in most cases
+        side = onnx.numpy_helper.from_array(np.array([rule.image_size[axis - 2]]), f"inside_{axis}")
+        graph.initializer.append(side)
+        inputs, image = [image, "", "", side.name], f"inside_{axis}_resized"
+        options = {"mode": mode, "cubic_coeff_a": -0.5, "axes": [axis], "antialias": 1, "exclude_outside": 1}
+        nodes.append(onnx.helper.make_node("Resize", inputs, [image], **options))
+    for node in graph.node:
+        node.input[:] = [image if name == "images" else name for name in node.input]
+    shape, kind = ["batch", rule.decode.channels, "height", "width"], onnx.TensorProto.UINT8
+    for part, values in (
+        (graph.input, [onnx.helper.make_tensor_value_info("images", kind, shape)]),
+        (graph.node, [*nodes, *graph.node]),
+    ):
+        del part[:]
+        part.extend(values)
+    path.with_name(engines.FILES["onnxruntime"][1]).unlink()
+    save_onnx(model, path)
+
+
+def resize_inside_openvino(graph: Any, rule: Preprocessing) -> Any:
+    """Make of a graph of OpenVINO another that takes images of any size, and resizes them itself."""
+    openvino, ops = import_package("openvino"), import_package("openvino.opset13")
+    images = ops.parameter([-1, rule.decode.channels, -1, -1], np.uint8, name="images")
+    values, mode = ops.convert(images, "f32"), INSIDE[rule.interpolation][1]
+    for axis in (3, 2):
+        size, axes = (ops.constant(np.array([number])) for number in (rule.image_size[axis - 2], axis))
+        values = ops.interpolate(values, size, mode, "sizes", cube_coeff=-0.5, axes=axes)
+        values = ops.clamp(ops.round(values, "half_away_from_zero"), 0.0, 255.0)
+    pixels = ops.convert(values, "u8")
+    (parameter,) = graph.get_parameters()
+    for target in parameter.output(0).get_target_inputs():
+        target.replace_source_output(pixels.output(0))
+    return openvino.Model(graph.get_results(), [images], "vitkit")
+
+
 def convert(model: ImageModel, precision: EnginePrecision) -> Any:
     """Make OpenVINO's graph of a model, for any number of images: an `openvino.Model`.
 
@@ -327,6 +391,7 @@ def make_runner(
     threads: int,
     folder: Path | None,
     images: Sequence[NDArray[np.uint8]] = (),
+    inside: Preprocessing | None = None,
 ) -> engines.Runner:
     """Make an engine's graph of a model and have it compiled.
 
@@ -334,6 +399,7 @@ def make_runner(
         model, engine, precision, threads: as for `serve`, and int8.
         folder: where the files of the graph are written; None: nowhere, which OpenVINO alone can.
         images: `(1, C, H, W)` each, which int8 is calibrated on.
+        inside: the rule by which the graph itself resizes images; None: it takes them in the model's size.
 
     Raises:
         VitkitError: the engine cannot convert the model.
@@ -343,6 +409,8 @@ def make_runner(
             graph = convert(model, precision)
             if precision == "int8":
                 graph = quantize(model, graph, images)
+            if inside is not None:
+                graph = resize_inside_openvino(graph, inside)
             if folder is not None:  # with weights in float32 and not in float16
                 path = folder / engines.FILES[engine][0]
                 import_package("openvino").save_model(graph, path, compress_to_fp16=False)
@@ -351,6 +419,8 @@ def make_runner(
         write_onnx(model, folder, precision)
         if precision == "int8":
             quantize_onnx(folder / engines.FILES[engine][0], images, threads)
+        if inside is not None:
+            resize_inside_onnx(folder / engines.FILES[engine][0], inside)
         return engines.OnnxRunner(folder, threads)
 
 

@@ -54,7 +54,7 @@ def quantize_onnx(path: Path, images: Sequence[NDArray[np.uint8]], threads: int)
         model = onnx.load(path)
         inputs = list(dict.fromkeys(node.input[0] for node in products))
         model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in inputs)
-        _save(model, measured)
+        save_onnx(model, measured)
         largest = dict[str, NDArray[np.float32]]()
         expected = list[NDArray[np.float32]]()
         session = _session(measured, threads)
@@ -69,13 +69,13 @@ def quantize_onnx(path: Path, images: Sequence[NDArray[np.uint8]], threads: int)
             candidate = Path(place) / f"{exponent}.onnx"
             model = onnx.load(path)
             _replace_products(model.graph, largest, exponent)
-            _save(model, candidate)
+            save_onnx(model, candidate)
             session = _session(candidate, threads)
             made = np.concatenate([session.run(["logits"], {"images": image})[0] for image in some])
             errors.append(float(np.square(made - np.concatenate(expected[: len(some)])).sum()))
         model = onnx.load(Path(place) / f"{SMOOTHING[int(np.argmin(errors))]}.onnx")
     (path.parent / DATA).unlink(missing_ok=True)
-    _save(model, path)
+    save_onnx(model, path)
 
 
 def _session(path: Path, threads: int) -> Any:
@@ -86,7 +86,7 @@ def _session(path: Path, threads: int) -> Any:
     return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def _save(model: Any, path: Path) -> None:
+def save_onnx(model: Any, path: Path) -> None:
     """Write a graph and its weights, in a file of their own."""
     data = DATA if path.name == "graph.onnx" else f"{path.name}.data"
     onnx = import_package("onnx")
@@ -190,4 +190,4 @@ def _quantize_convolutions(path: Path, images: Sequence[NDArray[np.uint8]]) -> N
             )
         model = import_package("onnx").load(made)
     (path.parent / DATA).unlink(missing_ok=True)
-    _save(model, path)
+    save_onnx(model, path)

@@ -31,7 +31,7 @@ from vitkit.engines.folder import (
     shape_of,
     write_description,
 )
-from vitkit.engines.golden import CREDIT, IMAGES, make_golden_files, write_golden
+from vitkit.engines.golden import CREDIT, IMAGES, Golden, make_golden_files, write_golden
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import require_answers, thread_count
@@ -115,6 +115,7 @@ def export(
     check_images: int = 500,
     accept_change: bool = False,
     golden: StrPath | None = None,
+    inside: bool = False,
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
     **load: Unpack[LoadingOptions],
@@ -128,8 +129,8 @@ def export(
         out: folder of the graph, which must not exist yet.
         format: format of the graph, and so the engine that computes it: openvino (the extra openvino), or
             onnx (the extra onnxruntime).
-        precision: numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three; int8 is
-            calibrated on images.
+        precision: numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three,
+            ONNX Runtime float32 and int8, which is calibrated on images.
         calibration: images for int8, like the images it will see: a folder of images, labels or not, or any
             data to train on; left out, the training images of a run. Some of them are kept apart to compare
             int8 with float32.
@@ -138,6 +139,8 @@ def export(
         golden: up to 16 images, a folder of JPEG and PNG files, that other machines are checked by; the files
             go with the model, with all that a camera wrote into them. Left out, parts of two photos that
             ship with scikit-learn.
+        inside: have the graph resize images itself, so that it takes unsigned bytes of any size; for models
+            whose images are stretched, bilinear or bicubic.
         accept_change: keep a result that answers otherwise than float32 on more than 1 % of the images.
         quiet: print nothing but warnings.
         listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
@@ -158,6 +161,8 @@ def export(
     require_answers(str(source), model)
     graph.refuse_model(engine, model.config)
     rule = model_card.preprocessing_of(model)
+    if inside:
+        graph.refuse_inside(rule)
     files = make_golden_files(rule.decode.channels) if golden is None else read_golden_files(golden, rule)
     ranges = compared = calibrated = None
     if precision == "int8" or calibration is not None:
@@ -169,7 +174,9 @@ def export(
         folder.mkdir()
         with listener.progress(f"making the graph of {engine}"):
             images = list(ranges.pixels[:, None]) if ranges is not None else ()
-            runner = graph.make_runner(model, engine, precision, thread_count(), folder, images)
+            runner = graph.make_runner(
+                model, engine, precision, thread_count(), folder, images, rule if inside else None
+            )
         answers = None if compared is None else answering_of(model.card).answers
         pixels, named = compared or _own_images(model, listener)
         with listener.progress("comparing with float32", len(pixels)) as progress:
@@ -192,14 +199,15 @@ def export(
         model.card = replace(card, origin={**card.origin, "licence": licence})
         served = EngineModel(model.config, model.card, runner)
         with listener.progress("computing the golden set"):
-            write_golden(folder, files, served, precision, answering_of(model.card).several_labels)
+            several = answering_of(model.card).several_labels
+            made = write_golden(folder, files, served, precision, several, inside)
         shutil.copyfile(check.__file__, folder / "check.py")
-        text = _describe_bundle(out.name, served, engine, precision, golden is None)
+        text = _describe_bundle(out.name, served, engine, precision, golden is None, inside)
         (folder / "README.md").write_text(text, encoding="utf-8")
-        write_description(folder, model, engine, precision, agreement, calibrated)
+        write_description(folder, model, engine, precision, agreement, calibrated, inside)
         refuse_taken(out)
         folder.rename(out)
-    departures = tuple(describe_gelu(model.config, precision))
+    departures = (*describe_gelu(model.config, precision), *_describe_inside(made))
     notes = (*loaded.notes, f"licence {licence}")
     return Exported(str(source), out, engine, precision, agreement, calibrated, notes, departures)
 
@@ -236,14 +244,32 @@ def read_golden_files(spec: StrPath, rule: Preprocessing) -> dict[str, bytes]:
     return files
 
 
+def _describe_inside(golden: Golden) -> list[str]:
+    """Say how far a graph that resizes images itself is from Pillow, if it does."""
+    if golden.inside is None:
+        return []
+    logits = golden.logits[:, : golden.inside.shape[1]]
+    far = float(np.abs(golden.inside - logits).max() / (logits.std() or 1))
+    same, count = int((golden.inside.argmax(1) == logits.argmax(1)).sum()), len(logits)
+    return [
+        f"the graph resizes images itself: its logits are at most {far:.1e} of their standard deviation from "
+        f"those of images that Pillow resized, and {same} of {count} have the same best class"
+    ]
+
+
 def _describe_bundle(
-    name: str, model: EngineModel, engine: GraphEngine, precision: EnginePrecision, is_credited: bool
+    name: str,
+    model: EngineModel,
+    engine: GraphEngine,
+    precision: EnginePrecision,
+    is_credited: bool,
+    inside: bool,
 ) -> str:
     """Write the README of a bundle."""
     card, classes = model_card.card_of(model), pluralize(model.config.num_classes, "class", "classes")
     scores = " and `novelty`, a score of how strange each image is" if card.refusal is not None else ""
     size = format_size(model.config.image_size)
-    graph_file, shape = FILES[engine][0], shape_of(model.config, card)
+    graph_file, shape = FILES[engine][0], shape_of(model.config, card, inside)
     return f"""# {visible(card.name or name)}
 
 A model that names {classes}, in {precision} for {engine}. Licence: {visible(card.origin["licence"])}.

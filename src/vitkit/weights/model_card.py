@@ -1,6 +1,6 @@
 """The card of a model: what travels with the weights so that they can be used anywhere.
 
-It stands in `model.json` beside the architecture, and in the `engine.json` of an exported model. It needs no
+It stands in `model.json` beside the architecture, in a run folder and in an exported one. It needs no
 torch: what predicts from an exported folder reads it too.
 """
 
