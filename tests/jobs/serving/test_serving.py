@@ -532,8 +532,12 @@ def test_the_loads_of_the_benchmarks_are_answered(running: Live, photo: bytes) -
     requests = [load.post("/predict", photo), load.post("/predict", b"no image")]
     closed = asyncio.run(load.closed_load(running.port, requests, 2, 0.2))
     opened = asyncio.run(load.open_load(running.port, requests, 20, 0.5))
-    assert {*closed.statuses} == {*opened.statuses} == {200, 422} and len(opened.statuses) == 10
+    assert {200, 422} <= {*closed.statuses} and len(opened.statuses) == 10
+    # A machine that is busy with other work may say no.
+    assert {*closed.statuses, *opened.statuses} <= {200, 422, 503}
+    assert closed.without_retry == opened.without_retry == 0
     assert closed.rate() > 0 and closed.percentile(99) >= closed.percentile(50) > 0
+    until(lambda: running.server.service.batches.accepted == 0)
     several = asyncio.run(load.all_answers(running.port, requests))
     assert several.counts() == {200: 1, 422: 1} and b"predictions" in several.bodies[0]
     chance = random.Random(1)
@@ -542,4 +546,5 @@ def test_the_loads_of_the_benchmarks_are_answered(running: Live, photo: bytes) -
     for data in damaged[:50]:
         with running.open(data), suppress(OSError):
             pass
+    until(lambda: running.server.service.batches.accepted == 0)
     assert predictions(running, photo) and len(serving_abuse.bombs()) == 8
