@@ -269,15 +269,8 @@ def main(photos: Sequence[str]) -> int:
             print(f"{photo}  {name_classes(Path(photo))}")
         return 0
     files = sorted(folder / name for name in described["files"] if name.startswith("golden/"))
-    levels = compare(
-        golden,
-        files,
-        classes,
-        lambda path: decode(path, rule["decode"]),
-        lambda image: preprocess(image, rule),
-        compute,
-        refuse,
-    )
+    steps = (lambda path: decode(path, rule["decode"]), lambda image: preprocess(image, rule))
+    levels = compare(golden, files, classes, *steps, compute, refuse)
     for level in levels:
         print(f"{level.name:8}  {level}")
     wrong = [level.name for level in levels if not level.passed]

@@ -45,26 +45,25 @@ CREDIT = (
     "The golden images are parts of photos by danielbuechele and vultilion (Flickr, CC BY 2.0) that "
     "scikit-learn ships, cut and encoded anew."
 )
-_FORMS: tuple[tuple[int, int, str, str, dict[str, Any]], ...] = (
-    (427, 640, "RGB", "jpg", {"quality": 90}),
-    (427, 640, "RGB", "jpg", {"quality": 75, "optimize": True}),
-    (300, 300, "RGB", "jpg", {"quality": 95, "subsampling": 0}),
-    (200, 320, "RGB", "jpg", {"quality": 90, "progressive": True}),
-    (320, 180, "RGB", "png", {}),
-    (224, 224, "RGB", "png", {}),
-    (240, 200, "L", "jpg", {"quality": 90}),
-    (160, 240, "L", "png", {}),
-    (200, 200, "P", "png", {}),
-    (180, 220, "RGBA", "png", {}),
-    (200, 300, "RGB", "jpg", {"quality": 90, "exif": 6}),
-    (300, 260, "RGB", "jpg", {"quality": 90, "exif": 3}),
-    (150, 210, "RGB", "jpg", {"quality": 90, "exif": 8}),
-    (48, 64, "RGB", "png", {}),
-    (32, 32, "RGB", "jpg", {"quality": 95}),
-    (60, 400, "RGB", "png", {}),
+_SIZES = (
+    "427x640 427x640 300x300 200x320 320x180 224x224 240x200 160x240 "
+    "200x200 180x220 200x300 300x260 150x210 48x64 32x32 60x400"
 )
-"""Height, width, Pillow's mode, ending and the options of saving of each golden image: what cameras, phones,
-scanners and drawing programs write, larger and smaller than the input of most models."""
+"""Height and width of each golden image: larger and smaller than the input of most models."""
+_MODES = {6: "L", 7: "L", 8: "P", 9: "RGBA"}
+"""Pillow's modes of those that are no RGB."""
+_JPEG: dict[int, dict[str, Any]] = {
+    0: {},
+    1: {"quality": 75, "optimize": True},
+    2: {"subsampling": 0},
+    3: {"progressive": True},
+    6: {},
+    10: {"exif": 6},
+    11: {"exif": 3},
+    12: {"exif": 8},
+    14: {},
+}
+"""Options of those that are JPEGs, as cameras, phones and scanners write them; others are PNGs."""
 _ORIENTATION = 274  # EXIF's number of the tag
 
 
@@ -79,14 +78,14 @@ class Golden:
     pixels: NDArray[np.uint8]
     """The images after preprocessing, `(N, H, W, C)`."""
     logits: NDArray[np.float32]
-    """What the bundle's graph made of the pixels on the exporting machine, `(N, K)`; with the score of a
+    """Outputs of the bundle's graph for the pixels on the exporting machine, `(N, K)`; with the score of a
     model that has a `Novelty` behind them, `(N, K + 1)`."""
     answers: NDArray[Any]
     """The best class of each image, `(N,)` int64; of several labels whether each is named, `(N, K)` bool."""
     refused: NDArray[np.bool_] | None
     """Whether each image is none of the classes, `(N,)`; None for a model that refuses nothing."""
     inside: NDArray[np.float32] | None
-    """What a graph that resizes images itself makes of the decoded ones, `(N, K)`; None for one that does
+    """Logits of a graph that resizes images itself, for the decoded ones, `(N, K)`; None for one that does
     not."""
     allowed: float
     """The largest difference of a logit on another machine."""
@@ -186,12 +185,9 @@ def check_golden(model: EngineModel, golden: Golden) -> tuple[Level, ...]:
             return decode(file, rule.decode)
         return None
 
-    arrays: dict[str, Any] = {
-        f"decoded_{file.stem}": image for file, image in zip(golden.files, golden.decoded, strict=True)
-    }
-    arrays |= {name: getattr(golden, name) for name in ("pixels", "logits", "answers", "allowed", "tie")}
-    more = {"refused": golden.refused, "inside": golden.inside}
-    arrays |= {name: array for name, array in more.items() if array is not None}
+    arrays: dict[str, Any] = {name: value for name, value in vars(golden).items() if value is not None}
+    pairs = zip(golden.files, golden.decoded, strict=True)
+    arrays |= {f"decoded_{file.stem}": image for file, image in pairs}
     classes = model.config.num_classes
     return compare(
         *(arrays, golden.files, classes, read, lambda image: preprocess(image, rule)),
@@ -269,26 +265,23 @@ def make_golden_files(channels: int) -> dict[str, bytes]:
     place = Path(spec.origin).parent / "datasets" / "images"
     photos = [Image.open(place / name).convert("RGB") for name in _PICTURES]
     files = dict[str, bytes]()
-    for number, (height, width, mode, ending, options) in enumerate(_FORMS):
-        photo, stream = photos[number % 2], io.BytesIO()
+    for number, size in enumerate(_SIZES.split()):
+        height, width = map(int, size.split("x"))
+        photo, mode, stream = photos[number % 2], _MODES.get(number, "RGB"), io.BytesIO()
         left, top = (photo.width - width) * number // IMAGES, (photo.height - height) * number // IMAGES
         part = photo.crop((left, top, left + width, top + height))
         if channels not in (1, 3, 4):
-            array = np.asarray(part)[:, :, np.arange(channels) % 3]
-            np.save(stream, array, allow_pickle=False)
             ending = "npy"
+            np.save(stream, np.asarray(part)[:, :, np.arange(channels) % 3], allow_pickle=False)
         else:
+            ending = "jpg" if number in _JPEG else "png"
+            saving = {"quality": 90} | _JPEG.get(number, {})
             if mode == "RGBA":  # from transparent at the left to opaque at the right
                 part.putalpha(Image.linear_gradient("L").rotate(90).resize(part.size))
-            elif mode == "P":
-                part = part.quantize(64)
-            else:
-                part = part.convert(mode)
-            saving = dict(options)
+            part = part.quantize(64) if mode == "P" else part.convert(mode)
             if "exif" in saving:
                 exif = Image.Exif()
-                exif[_ORIENTATION] = saving["exif"]
-                saving["exif"] = exif
+                exif[_ORIENTATION], saving["exif"] = saving["exif"], exif
             part.save(stream, "JPEG" if ending == "jpg" else "PNG", **saving)
         files[f"{number + 1:02}.{ending}"] = stream.getvalue()
     return files

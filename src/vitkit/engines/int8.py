@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,9 @@ def save_onnx(model: Any, path: Path) -> None:
 def _is_product(node: Any, weights: dict[str, Any]) -> bool:
     """Whether a node is a matrix product with weights, and not a distance of a `Novelty`."""
     # A distance is a difference of large squares: int8 has too few digits for it.
-    inside = any("novelty" in each.value for each in node.metadata_props)
+    inside = any(
+        each.key == "pkg.torch.onnx.name_scopes" and "'novelty'" in each.value for each in node.metadata_props
+    )
     return node.op_type == "MatMul" and node.input[1] in weights and not inside
 
 
@@ -167,21 +170,15 @@ def _quantize_convolutions(path: Path, images: Sequence[NDArray[np.uint8]]) -> N
     """
     tool = import_package("onnxruntime.quantization")
 
-    class Reader(tool.CalibrationDataReader):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            self.images = iter(images)
-
-        def get_next(self) -> dict[str, NDArray[np.uint8]] | None:
-            image = next(self.images, None)
-            return None if image is None else {"images": image}
-
+    inputs = ({"images": image} for image in images)
+    reader = SimpleNamespace(get_next=lambda: next(inputs, None))
     with tempfile.TemporaryDirectory(prefix="vitkit-", dir=path.parent) as place:
         made = Path(place) / "made.onnx"
         with redirect_stdout(StringIO()):
             tool.quantize_static(
                 path,
                 made,
-                Reader(),
+                reader,
                 op_types_to_quantize=["Conv"],
                 per_channel=True,
                 quant_format=tool.QuantFormat.QDQ,

@@ -17,7 +17,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.engines import thread_count
 from vitkit.jobs.options import StrPath
 from vitkit.listener import AUTOMATIC, Listener
-from vitkit.result import Result, Section, Table, table_of
+from vitkit.result import Result, Section, Table
 from vitkit.runs.folder import kind_of
 
 
@@ -47,15 +47,11 @@ class CheckedBundle(Result):
 
     def sections(self) -> Sequence[Section]:
         """Return the table of the levels."""
-        table: Table = table_of(
-            self.levels,
-            {
-                "level": lambda level: level.name,
-                "same": lambda level: f"{level.same} of {level.count}",
-                "largest difference": lambda level: f"{level.difference:.2g}",
-                "allowed": lambda level: f"{level.allowed:.2g}",
-            },
+        rows = tuple(
+            (level.name, f"{level.same} of {level.count}", f"{level.difference:.2g}", f"{level.allowed:.2g}")
+            for level in self.levels
         )
+        table = Table(("level", "same", "largest difference", "allowed"), rows)
         return (Section("", (table, self.summary())),)
 
     def following(self) -> Sequence[str]:
@@ -71,8 +67,8 @@ def check_bundle(
 
     Args:
         bundle: a folder that vitkit export wrote, here or elsewhere.
-        engine: openvino or onnxruntime; left out, the one that it was exported for. OpenVINO computes a graph
-            of ONNX too.
+        engine: the engine that computes it; left out, the one that it was exported for. OpenVINO computes a
+            graph of ONNX too.
         listener: hears the progress; left out, a notebook shows it and a script is silent.
 
     Raises:
