@@ -17,8 +17,9 @@ from vitkit.data.sources import open_data
 from vitkit.errors import DecodeError, VitkitError
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-ELSEWHERE = {"huggingface_trainer.py"}
-"""Examples that need libraries which are no part of an installation for development."""
+ELSEWHERE = {"huggingface_trainer.py", "ray_serve.py", "triton_repository.py"}
+"""Examples that need libraries which are no part of an installation for development, or a bundle:
+`tests/jobs/serving/test_elsewhere.py` runs the last two."""
 HERE = {"own_loop.py": "accuracy", "feature_maps.py": "logits (2, 5, 64, 64)"}
 
 

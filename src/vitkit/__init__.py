@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.recipes import recipe as recipe
     from vitkit.jobs.report import write_report as write_report
     from vitkit.jobs.reproduce.reproduce import reproduce as reproduce
+    from vitkit.jobs.serve import serve as serve
     from vitkit.jobs.study.ablate import ablate as ablate
     from vitkit.jobs.study.scale import scale as scale
     from vitkit.jobs.trackers import log_to as log_to

@@ -32,6 +32,7 @@ VERBS = {
     "data": ("data check PATH: count images, find bad files; data show", "cli.verbs:CHECK"),
     "convert": ("write a checkpoint in another format, and compare", "jobs.convert:convert"),
     "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "cli.verbs:EXPORT"),
+    "serve": ("answer over HTTP with a model of vitkit export", "jobs.serve:serve"),
     "card": ("describe a checkpoint and its numerics", "jobs.convert:read_card"),
     "cost": ("estimate parameters, FLOPs, memory, training compute", "jobs.cost:count_costs"),
     "bench": ("time models: images a second, latency, memory", "jobs.bench:bench"),
@@ -130,6 +131,11 @@ Labels are ignored. Options left out suit the size of the images; --recipe maske
     "reproduce": HelpPage("--list", "table8 --minutes 30"),
     "runs": HelpPage("", "my_runs/ --html"),
     "scale": HelpPage("digits --budget 20m --plan", "my_photos/ --along size --budget 2h"),
+    "serve": HelpPage(
+        "mine-onnx",
+        "mine-onnx --host 0.0.0.0 --key key.txt --processes 4",
+        options="--host --port --processes --batch-size --queue --key --max-pixels --json",
+    ),
     "starts": HelpPage(
         "'vit-b16*'",
         "--try my_photos/ runs/a 'vit-s16*'  # which suits these images?",

@@ -27,6 +27,7 @@ OTHER_VERBS = {
     "inspect": ("attention", "rollout", "visualize", "explain"),
     "bench": ("benchmark", "profile", "speed"),
     "data check": ("check", "dedup"),
+    "serve": ("server", "api", "deploy"),
     "starts": ("weights", "checkpoints", "zoo"),
 }
 """The names of our verbs in other tools."""

@@ -117,6 +117,7 @@ FIELDS = {
     "CHECKPOINT": ("checkpoints", "source"),
     "DATA": ("calibration", "data", "sweep_data", "then"),
     "DEVICE": ("device",),
+    "FILE": ("key",),
     "FIRST": ("first",),
     "FOLDER": ("folder", "root"),
     "IMAGE": ("images",),

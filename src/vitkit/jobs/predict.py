@@ -481,17 +481,27 @@ class Predictor(Result):
 
     def guess(self, pixels: Sequence[Pixels], top: int) -> list[Answer]:
         """Compute the guesses of preprocessed images."""
-        images = np.stack(pixels).transpose(0, 3, 1, 2)
+        return self.answers(self.compute(np.stack(pixels).transpose(0, 3, 1, 2)), top)
+
+    def compute(self, images: Pixels) -> NDArray[np.float32]:
+        """Compute the logits of preprocessed images `(B, C, H, W)`, `(B, K)`, with the scores of a model that
+        has a `Novelty` behind them `(B, K + 1)`."""
         if isinstance(self.model, folder.EngineModel):
-            outputs = self.model.with_novelty(images)
-        else:
-            import torch
+            return self.model.with_novelty(images)
+        import torch
 
-            from vitkit.evaluation.run_model import output_function
+        from vitkit.evaluation.run_model import output_function
 
-            device = torch.device(self.device)
-            with output_function(self.model, device, self.precision, novelty=True) as compute:
-                outputs = compute(torch.from_numpy(images))()
+        device = torch.device(self.device)
+        with output_function(self.model, device, self.precision, novelty=True) as compute:
+            return compute(torch.from_numpy(images))()
+
+    def answers(self, outputs: NDArray[np.float32], top: int) -> list[Answer]:
+        """Turn outputs of `compute` into the guesses of each image.
+
+        Raises:
+            VitkitError: logits are not finite.
+        """
         logits, scores = np.split(outputs, [self.model.config.num_classes], axis=1)
         if damaged := int((~np.isfinite(logits).all(-1)).sum()):
             raise VitkitError(
