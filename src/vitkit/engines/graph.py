@@ -15,7 +15,7 @@ import math
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any, cast
@@ -290,10 +290,13 @@ def quantize(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]])
         runner = engines.OpenVINORunner(graph, precision, torch.get_num_threads())
         return np.concatenate([runner(image) for image in some]).astype(np.float64)
 
-    expected = logits(graph, "float32")
+    expected, errors = logits(graph, "float32"), dict[bool, float]()
     candidates = {smooth: quantize_once(model, graph, some, smooth) for smooth in (False, True)}
-    errors = [np.square(logits(candidate, "int8") - expected).sum() for candidate in candidates.values()]
-    smooth = bool(errors[1] < errors[0])
+    for smooth, candidate in candidates.items():
+        errors[smooth] = math.inf
+        with suppress(RuntimeError):  # OpenVINO lacks registers to compile some graphs with smoothing
+            errors[smooth] = float(np.square(logits(candidate, "int8") - expected).sum())
+    smooth = errors[True] < errors[False]
     return candidates[smooth] if len(some) == len(images) else quantize_once(model, graph, images, smooth)
 
 
