@@ -30,6 +30,7 @@ WRONG = {
     "compare": "nowhere file; file file --data nowhere",
     "convert": "nowhere out; file file; file out --to tinm",
     "export": "nowhere out; file file",
+    "serve": "nowhere; file",
     "card": "nowhere",
     "cost": "ViT-Q/16; nowhere/x.npz",
     "bench": "ViT-Q/16",

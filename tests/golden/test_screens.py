@@ -56,6 +56,8 @@ convert run other --to timm
 convert run other.npz --accept-change
 convert run other.npz
 export run run --engine onnxruntime
+serve run
+serve photos
 card run
 cost run ViT-B/16 BiT-R50x1 R50+ViT-B/16
 cost ViT-S/16 --epochs 300 --images 1281167
