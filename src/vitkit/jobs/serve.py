@@ -96,10 +96,10 @@ def serve(
             f"to 65,535, found {delay:g}, {drain:g} and {port}."
         )
     listener, bundle = hushed(listener, quiet), Path(bundle)
-    if (place := kind_of(bundle)).kind != "exported model":
+    if kind_of(bundle).kind != "exported model":
         raise VitkitError(
-            f"{bundle}: expected a folder of vitkit export, found {place.kind}. Export the model first: "
-            f"vitkit export {shlex.quote(str(bundle))} BUNDLE."
+            f"{bundle}: expected a folder of vitkit export, found none. Export the model first: vitkit export "
+            "MODEL BUNDLE."
         )
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise VitkitError(f"A server needs {' and '.join(missing)}: pip install 'vitkit[serve]'.")
