@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from queue import Empty, SimpleQueue
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
 from platformdirs import user_cache_path
@@ -237,11 +237,8 @@ ATTEMPTS = 5
 """The most times that a download which broke off is begun."""
 PAUSE = 1.0
 """Seconds before the second attempt; each further attempt waits twice as long."""
-TIMEOUT = 30.0
-"""Seconds of silence after which a connection counts as cut."""
 WINDOW = 30.0
-"""Seconds in which `LEAST` bytes of the file must come: `TIMEOUT` alone would wait for ever for a byte now
-and then."""
+"""Seconds in which `LEAST` bytes of the file must come; and of silence, after which a connection is cut."""
 LEAST = 30 << 10
 """Bytes that must come in a window: 1 KiB a second."""
 CHUNK = 1 << 20
@@ -260,7 +257,7 @@ _retries.setLevel(logging.WARNING)  # pauses are shown also where other warnings
 
 _ADDRESS = re.compile(r"(https?):/+(?=[^/])")  # one slash is what pathlib leaves of two
 _HUB_FILE = re.compile(
-    r"https://(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)/(?:resolve|blob)/([^/]+)/([^?#]+)"
+    r"https://(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)/(?:resolve|blob)/([^/]+)/([^?#]+)(?:\?[^#]*)?(#.+)?.*"
 )
 
 
@@ -386,20 +383,14 @@ def is_local(checkpoint: str | Path) -> bool:
 def _hub_address(text: str) -> str:
     """Give an address its second slash again, and the web address of a file on the Hub its short form."""
     address = _ADDRESS.sub(r"\1://", text, count=1)
-    try:
-        fragment = urlsplit(address).fragment
-    except ValueError as error:  # brackets that do not close, say
-        raise VitkitError(
-            f"{visible(address[:200])} is no address that can be fetched: {first_line(error)}."
-        ) from error
-    if (file := _HUB_FILE.match(address)) is None:
+    if (file := _HUB_FILE.fullmatch(address)) is None:
         return address
-    return f"hf:{file[1]}@{file[2]}/{unquote(file[3])}" + (f"#{fragment}" if fragment else "")
+    return f"hf:{file[1]}@{file[2]}/{unquote(file[3])}{file[4] or ''}"
 
 
 def _target(address: str) -> Path:
     """Return the file of the cache for an address without a fragment."""
-    name = PurePosixPath(unquote(urlsplit(address).path)).name
+    name = PurePosixPath(unquote(address.partition("?")[0])).name
     return cache_folder() / hashlib.sha256(address.encode()).hexdigest()[:16] / name
 
 
@@ -407,10 +398,11 @@ def _target(address: str) -> Path:
 
 
 def _from_server(address: str, expected: str | None, progress: Progress) -> Fetched:
-    parts, target = urlsplit(address), _target(address)
-    shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    if "@" in parts.netloc:
-        raise VitkitError(f"{shown} has a name and password, which would end up in logs: leave them out.")
+    target, shown = _target(address), address.partition("?")[0]
+    if "@" in shown.split("/")[2]:
+        raise VitkitError(
+            f"The address of {target.name} has a name and password, which logs would show: leave them out."
+        )
     if not target.name.endswith(ENDINGS) or re.search(r"[\\:\0-\x1f]", target.name):
         raise VitkitError(
             f"{shown}: expected the address of one file of weights, that ends in {', '.join(ENDINGS)}. "
@@ -429,7 +421,7 @@ def _from_server(address: str, expected: str | None, progress: Progress) -> Fetc
                 remove_leftovers(target.parent)
                 digest = _download(address, shown, target, progress, expected)
                 if not target.name.endswith(".npz"):
-                    _fetch_settings(parts, target.parent)
+                    _fetch_settings(address, target.parent)
             if not expected:
                 write_record(address, shown, {target.name: digest})
     except OSError as error:  # of the disk: errors of the network are dealt with where they arise
@@ -485,10 +477,11 @@ def _download(address: str, shown: str, target: Path, progress: Progress, expect
     return digest
 
 
-def _fetch_settings(parts: SplitResult, folder: Path) -> None:
+def _fetch_settings(address: str, folder: Path) -> None:
     """Fetch the JSON files beside the weights, where the server has them and they are JSON."""
+    path, mark, query = address.partition("?")
     for name in SETTINGS:
-        beside = urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + name))
+        beside = f"{path.rpartition('/')[0]}/{name}{mark}{query}"
         try:
             settings = parse_json(b"".join(_pieces(beside, MAX_SETTINGS)), folder / name)
         except (_AbsentError, VitkitError):  # a page that says that the server has none, say
@@ -539,20 +532,20 @@ def _pieces(address: str, most: int, progress: Progress = lambda done, total: No
         error.close()
         is_busy = error.code >= 500 or error.code in (408, 429)
         raise (_CutError if is_busy else _AbsentError)(first_line(error)) from error
-    except (http.client.InvalidURL, ValueError) as error:
-        raise _FailedError(f"it, or where it is sent on to, is no address ({first_line(error)})") from error
     except Exception as error:  # of the network, by any library below
+        is_address = not isinstance(error, http.client.InvalidURL | ValueError)
         reason = first_line(getattr(error, "reason", error))
-        raise _CutError(f"the server cannot be reached: {reason}") from error
+        raise (_CutError if is_address else _FailedError)(f"no server can be reached: {reason}") from error
     finally:
         requests.put(False)
 
 
 def _answer(address: str, requests: SimpleQueue[bool], answers: SimpleQueue[Any]) -> None:
     """Hand over the size of a file, or None, and its bytes piece by piece; or the error that ended it."""
-    request = urllib.request.Request(address, headers={"User-Agent": "vitkit", "Accept-Encoding": "identity"})
+    headers = {"User-Agent": "vitkit", "Accept-Encoding": "identity"}
     try:
-        with urllib.request.build_opener(_Redirects).open(request, timeout=TIMEOUT) as response:
+        request = urllib.request.Request(address, headers=headers)
+        with urllib.request.build_opener(_Redirects).open(request, timeout=WINDOW) as response:
             if response.status != 200:  # a part, say, although no part was requested
                 raise _FailedError(f"the server answers with HTTP {response.status} in place of the file")
             if response.headers.get("Content-Encoding", "identity") != "identity":
