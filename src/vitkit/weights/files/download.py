@@ -138,8 +138,8 @@ def from_hub(address: str, expected: str | None = None) -> "Fetched":
     exact = f"hf:{repository}@{snapshot.name}/{chosen}"
     if not expected:  # a hash in the address is compared in place of the first fetch's
         write_record(address, exact, digests)
-    digest_or_all = digests.get(chosen) if len(digests) == 1 else digests
-    return Fetched(snapshot / chosen, {"source": exact, "sha256": digest_or_all})
+    origin = {"source": exact, "sha256": digests.get(chosen) if len(digests) == 1 else digests}
+    return Fetched(snapshot / chosen, origin)
 
 
 @contextmanager
@@ -189,17 +189,11 @@ def _list_files(address: str) -> dict[str, str | None]:
 
     try:
         info = hub.HfApi().model_info(repository, revision=revision, files_metadata=True)
-        files = {
-            file.rfilename: getattr(getattr(file, "lfs", None), "sha256", None)
-            for file in info.siblings or ()
-        }
-    except (hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError):
-        raise
-    except Exception as error:  # no network, a proxy, HF_HUB_OFFLINE
+        files = {file.rfilename: file.lfs.sha256 if file.lfs else None for file in info.siblings or ()}
+    except Exception as error:  # no network, a proxy, HF_HUB_OFFLINE, a model that its owner removed
         if (snapshot := _local_snapshot(address)) is None:
             raise
-        reason = first_line(error)
-        _log.info("%s: no answer from the Hub (%s); what was fetched before is used", repository, reason)
+        _log.info("%s: no answer from the Hub (%s); its cache is used", repository, first_line(error))
         paths = (path for path in snapshot.rglob("*") if path.is_file())
         files = {path.relative_to(snapshot).as_posix(): None for path in paths}
     return {name: digest for name, digest in files.items() if ".." not in PurePosixPath(name).parts}
@@ -226,10 +220,9 @@ def _choose(names: list[str], inside: str, address: str) -> str:
     if (chosen := choose_weights(here)) is not None:
         return folder + chosen
     candidates = ", ".join(weight_names(here)[:8] or weight_names(names)[:8])
-    advice = ": add the name of one to the address, after a slash" if candidates else ""
     raise VitkitError(
-        f"{address}: expected weights under one of the usual names, or one file of them; found "
-        f"{candidates or 'none'}{advice}."
+        f"{address}: expected weights under one of the usual names, or the name of one file behind a slash; "
+        f"found {candidates or 'none'}."
     )
 
 
@@ -241,8 +234,6 @@ WINDOW = 30.0
 """Seconds in which `LEAST` bytes of the file must come; and of silence, after which a connection is cut."""
 LEAST = 30 << 10
 """Bytes that must come in a window: 1 KiB a second."""
-CHUNK = 1 << 20
-"""The most bytes that are read at a time."""
 MAX_WEIGHTS = 64 << 30
 """Bytes of a file of weights."""
 MAX_SETTINGS = 8 << 20
@@ -334,21 +325,19 @@ def fetch_any(path: str | Path, progress: Progress = lambda done, total: None) -
     size = (start.image_size, start.image_size)
     if (placed := cache_folder() / "starts" / start.name).is_dir():
         return Fetched(placed, {"source": f"{start.name}, put by hand into {placed}"}, size)
-    with _with_other_places(start):
+    with _with_own_folder(start):
         fetched = fetch(start.pinned_address, progress)
     return Fetched(fetched.path, fetched.origin, size)
 
 
 @contextmanager
-def _with_other_places(start: PublishedStart) -> Iterator[None]:
-    """Name the other places of a published checkpoint's weights in the error of its first."""
+def _with_own_folder(start: PublishedStart) -> Iterator[None]:
+    """Name the folder for files that are fetched elsewhere, in the error of a published checkpoint."""
     try:
         yield
     except VitkitError as error:
-        places = " and ".join(start.other_addresses)
-        others = f" Its weights are published as {places} too." * bool(places)
         raise VitkitError(
-            f"{start.name} is not on this machine. {error}{others} Files put into the folder "
+            f"{start.name} is not on this machine. {error} Files put into the folder "
             f"{cache_folder() / 'starts' / start.name} are found by the name."
         ) from error
 
@@ -360,7 +349,7 @@ def require_answer(start: PublishedStart) -> None:
         VitkitError: as `fetch_any`.
     """
     address = start.pinned_address.partition("#")[0]
-    with _with_other_places(start), _explained(address):
+    with _with_own_folder(start), _explained(address):
         _list_files(address)
 
 
@@ -553,7 +542,7 @@ def _answer(address: str, requests: SimpleQueue[bool], answers: SimpleQueue[Any]
             value = response.length
             while requests.get():
                 answers.put(value)
-                value = response.read1(CHUNK)
+                value = response.read1(1 << 20)
     except Exception as error:
         answers.put(error)
 
