@@ -35,7 +35,7 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(default_start, "measure_cost", measure)
-    monkeypatch.setattr("vitkit.weights.files.download.require_on_hub", lambda address: None)
+    monkeypatch.setattr("vitkit.weights.files.download._list_files", lambda address: {})
 
 
 @pytest.fixture(autouse=True)

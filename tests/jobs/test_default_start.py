@@ -38,7 +38,7 @@ def _small_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = zip(default_starts(), models, strict=True)
     small = tuple(replace(start, model=model, image_size=8) for start, model in pairs)
     monkeypatch.setattr(default_start, "default_starts", lambda: small)
-    monkeypatch.setattr(download, "require_on_hub", lambda address: None)
+    monkeypatch.setattr(download, "_list_files", lambda address: {})
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_what_does_not_fit_into_memory_is_not_measured(monkeypatch: pytest.Monke
     assert list(choice.costs) == NAMES and all(cost.seconds > 0 for cost in choice.costs.values())
     monkeypatch.setattr(default_start, "measure_cost", taking(1, 2))
     monkeypatch.setattr(default_start, "step_memory", lambda run, config, device: config.num_layers * 2**30)
-    monkeypatch.setattr(default_start, "free_memory", lambda device, world=None: 5 * 2**29)
+    monkeypatch.setattr("vitkit.runs.plan.free_memory", lambda device, world=None: 5 * 2**29)
     choice = choose(photos)
     assert choice.start.name == NAMES[1]
     assert list(choice.costs) == NAMES[:2]
@@ -145,7 +145,7 @@ def test_nothing_is_fetched_unless_it_is_allowed_and_nothing_measured_without_a_
         vitkit.finetune(data=str(photos), download=True)
     assert not (tmp_path / "runs").exists()
     monkeypatch.setattr(default_start, "measure_cost", None)  # whoever measured would fail
-    monkeypatch.setattr(download, "require_on_hub", refuse)
+    monkeypatch.setattr(download, "_list_files", refuse)
     with pytest.raises(vitkit.VitkitError) as caught:
         choose(photos)
     assert str(caught.value) == (

@@ -2,17 +2,14 @@
 
 import gc
 import importlib
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tests.peers.case import Case
@@ -93,7 +90,6 @@ def cases() -> Iterator[Case]:
             with tempfile.TemporaryDirectory() as folder, torch.no_grad():
                 yield from way(spec, Path(folder))
             gc.collect()
-    yield from custom_resnets()
     yield from torchvision_cases()
 
 
@@ -174,26 +170,6 @@ def compare(
     difference = float((expected - logits).abs().max())
     agreement = float((expected.argmax(-1) == logits.argmax(-1)).float().mean())
     return Case(name, direction, str(size), difference, allowed, agreement)
-
-
-def custom_resnets() -> Iterator[Case]:
-    """ResNets that are none of timm's architectures, made of the arguments that their files say.
-
-    What no file can say, the epsilon of the kernels, is BiT's for BiT's stem and timm's default elsewhere.
-    """
-    resnet: Any = importlib.import_module("timm.models.resnetv2")
-    kernels: Any = importlib.import_module("timm.layers").StdConv2d
-    for stem, convolution in (("fixed", partial(kernels, eps=1e-8)), ("", kernels)):
-        arguments = {"layers": [1, 2, 1], "channels": [128, 256, 128], "stem_chs": 32, "stem_type": stem}
-        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-            theirs = resnet.ResNetV2(**arguments, num_classes=10, conv_layer=convolution).eval()
-            randomize(theirs)
-            save_file(theirs.state_dict(), Path(folder) / "model.safetensors")
-            sized = {"pretrained_cfg": {"input_size": [3, 96, 96]}}
-            described = {"architecture": "resnetv2_custom", "model_args": arguments, **sized}
-            (Path(folder) / "config.json").write_text(json.dumps(described))
-            name = f"ResNetV2 of 1-2-1 units, stem '{stem}'"
-            yield compare(name, "timm -> vitkit", 96, theirs, load_model(folder), BIT_ALLOWED)
 
 
 def torchvision_cases() -> Iterator[Case]:

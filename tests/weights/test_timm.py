@@ -1,7 +1,6 @@
 """timm's folders there and back: parts of ViTs against a slow forward pass, preprocessing, and ResNets."""
 
 import json
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from tests.helpers.timm_files import TINY, config_json, folder_of, slow_logits, 
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.build import build_model
 from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, ROPE_VIT_ROTARY, BackboneConfig, ResNetConfig
-from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.format_names import Format
 from vitkit.weights.formats.timm import _vit_arguments
@@ -337,7 +334,7 @@ def test_a_model_of_our_own_format_is_not_overwritten(format: Format, message: s
     assert (tmp_path / "model.safetensors").read_bytes() == before
 
 
-# ResNets: BiT by its name, others by the arguments in their config.json
+# ResNets: BiT by its name
 
 
 def test_a_bit_that_is_misshapen_or_no_bit_is_refused_and_its_size_asked_for(tmp_path: Path) -> None:
@@ -363,73 +360,30 @@ def test_a_bit_that_is_misshapen_or_no_bit_is_refused_and_its_size_asked_for(tmp
     assert load_model(tmp_path, image_size=32).config.standardization_eps == 1e-8
 
 
-CUSTOM = {"layers": [1, 2], "channels": [128, 256], "stem_chs": 32, "stem_type": "fixed"}
-
-
-def custom_resnet(folder: Path, **changes: Any) -> ImageModel:
-    """Write a small ResNet under timm's names, with `model_args` that say all of it; None leaves one out."""
-    model = random_model(
-        ResNetConfig((32, 32), (1, 2), 5, root_width=32, stage_widths=(128, 256), standardization_eps=1e-8)
-    )
-    tensors = {}
-    for key, tensor in model.state_dict().items():
-        name = re.sub(r"^(stages\.\d)\.(\d)\.", r"\1.blocks.\2.", key)
-        for ours, theirs in (("root.", "stem.conv."), (".proj.", ".downsample.conv."), ("head.", "head.fc.")):
-            name = name.replace(ours, theirs)
-        tensors[name] = (tensor[:, :, None, None] if key == "head.weight" else tensor).contiguous()
-    save_file(tensors, folder / "model.safetensors")
-    arguments = {key: value for key, value in (CUSTOM | changes).items() if value is not None}
-    described = {"architecture": "resnetv2_custom", "model_args": arguments}
-    sized = {"pretrained_cfg": {"input_size": [3, 32, 32]}}
-    (folder / "config.json").write_text(json.dumps(described | sized))
-    return model
-
-
-@pytest.mark.parametrize(
-    ("changes", "padding", "eps"),
-    [
-        ({}, "zeros", 1e-8),
-        ({"stem_type": ""}, "lowest", 1e-6),
-        ({"stem_type": None, "preact": True, "output_stride": 32}, "lowest", 1e-6),
-        ({"channels": [64, 128], "stem_chs": 16, "width_factor": 2}, "zeros", 1e-8),
-    ],
-)
-def test_a_resnet_of_any_size_is_read_by_its_arguments(
-    tmp_path: Path, changes: dict[str, Any], padding: Any, eps: float
-) -> None:
-    model = custom_resnet(tmp_path, **changes)
-    loaded = load_model(tmp_path)
-    expected = build_model(replace(model.config, max_pool_padding=padding, standardization_eps=eps))
-    expected.load_state_dict(model.state_dict())
-    images = torch.randn(2, 3, 32, 32)
-    assert torch.equal(loaded(images), expected(images))
-    assert f"{eps:g} is taken" in card_of(loaded).origin["notes"][0]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"stem_type": "same"}, "stem_type: expected 'fixed' or '' for resnetv2_custom, found 'same'"),
-        ({"layers": [2, 2]}, "these two do not belong together"),
-        ({"stem_chs": None}, "these two do not belong together"),
+        ({"stem_type": "same"}, "stem_type='same'"),
         ({"avg_down": True}, "avg_down=True"),
         ({"preact": False}, "preact=False"),
         ({"bottle_ratio": 0.5}, "bottle_ratio=0.5"),
         ({"act_layer": "silu"}, "act_layer='silu'"),
         ({"output_stride": 16}, "output_stride=16"),
-        ({"layers": "1, 2"}, "model_args: layers: "),
     ],
 )
 def test_a_resnet_of_other_arithmetic_is_refused(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    custom_resnet(tmp_path, **changes)
+    save_model(random_model(NARROW_BIT), tmp_path, format="timm")
+    described = json.loads((tmp_path / "config.json").read_text())
+    arguments = described["model_args"] | changes
+    (tmp_path / "config.json").write_text(json.dumps({**described, "model_args": arguments}))
     with pytest.raises(VitkitError, match=message):
         load_model(tmp_path)
 
 
 def test_a_stem_of_three_convolutions_is_refused_by_name(tmp_path: Path) -> None:
-    custom_resnet(tmp_path, stem_type="deep")
+    save_model(random_model(NARROW_BIT), tmp_path, format="timm")
     tensors = load_file(tmp_path / "model.safetensors")
     deep = {"stem.conv1.weight": torch.zeros(16, 3, 3, 3)}
     del tensors["stem.conv.weight"]

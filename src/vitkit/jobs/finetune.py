@@ -235,7 +235,8 @@ def choose_start(
             reason = f"{place} was begun from it: the run goes on from there."
             return DefaultStart(named[begun.start.start], reason)
     if named and not any(map(is_local, named)):
-        require_answer(next(iter(named)))  # before minutes are spent on measuring what cannot be fetched
+        # Before minutes are spent on measuring what cannot be fetched.
+        require_answer(next(iter(named.values())))
     return measure_starts(run, data, given, device, listener)
 
 

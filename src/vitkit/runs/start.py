@@ -425,7 +425,7 @@ def load_model(
     Args:
         path: a run folder, of an unfinished run too, whose best committed checkpoint is taken; or a file or
             folder of any format: vitkit's, the original release's, timm's and so on; or an address,
-            `hf:org/name`, `https://...`, `gs://...`, which is downloaded once.
+            `hf:org/name`, `https://...`, which is downloaded once.
         num_classes: the number of logits; left out, the head stays as it is.
         image_size: pixels, one number or `(height, width)`; left out, the size of the weights. Another one
             resizes the position embeddings (paper 3.2).

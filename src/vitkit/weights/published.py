@@ -48,8 +48,6 @@ LICENCE_TERMS = dict.fromkeys(FREE_LICENCES, "commercial use allowed") | {
     "DINOv3 License": "Meta's own terms, read them before you use it",
 }
 """The terms of a licence that a person needs to know first."""
-CLOSED = "gs://vit_models/"
-"""The bucket of the authors, closed to the public since February 2026: its addresses are not offered."""
 TRAINING_IMAGES = "training_images"
 """The key of a card's origin: images of the training split, of a model that began with new weights."""
 SETS = {"ImageNet-1k": 1_281_167, "ImageNet-21k": 14_000_000, "JFT-300M": 303_000_000}
@@ -109,8 +107,9 @@ class PublishedStart:
 
     @property
     def other_addresses(self) -> tuple[str, ...]:
-        """The addresses besides the first from which the weights can be fetched, without a closed bucket."""
-        return tuple(address for address in self.addresses[1:] if not address.startswith(CLOSED))
+        """The addresses besides the first from which the weights can be fetched."""
+        # gs:// is how the publisher names them: the authors' bucket is closed, the others have https:// here.
+        return tuple(address for address in self.addresses[1:] if not address.startswith("gs:"))
 
     @property
     def megabytes(self) -> float:

@@ -17,12 +17,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from queue import Empty, SimpleQueue
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
 from platformdirs import user_cache_path
@@ -54,9 +54,7 @@ def read_record(address: str) -> dict[str, Any]:
         `source` without secrets; `sha256` of each file of weights by its name.
     """
     with suppress(VitkitError):
-        record = read_json_object(record_of(address))
-        if isinstance(record.get("source"), str) and isinstance(record.get("sha256"), dict):
-            return record
+        return read_json_object(record_of(address))
     return {}
 
 
@@ -78,11 +76,9 @@ def _difference(address: str, digests: Mapping[str, str], expected: str | None) 
     first = read_record(address)
     if not first or digests == first["sha256"]:
         return ""
-    is_exact = re.match(r"http|hf:.*@[0-9a-f]{40}", address)  # what a commit holds never changes
-    former = "" if is_exact else f"; give {first['source']} for the former"
     return (
-        f"it is not what it was when it was first fetched: expected {_listed(first['sha256'])}, found "
-        f"{actual}{former}; if you trust the other, delete {record_of(address)}"
+        f"it is not what it was when it was first fetched: expected {_listed(first['sha256'])} of "
+        f"{first['source']}, found {actual}; if you trust the other, delete {record_of(address)}"
     )
 
 
@@ -115,7 +111,7 @@ def from_hub(address: str, expected: str | None = None) -> "Fetched":
             raise VitkitError(f"{address}: {difference}. It is not used.")
 
     with _explained(address):
-        announced = _list_files(hub, repository, revision)
+        announced = _list_files(address)
         chosen = _choose(list(announced), inside, address)
         folder = PurePosixPath(chosen).parent
         needed = {chosen, *(str(folder / name) for name in SETTINGS)} & set(announced)
@@ -142,21 +138,8 @@ def from_hub(address: str, expected: str | None = None) -> "Fetched":
     exact = f"hf:{repository}@{snapshot.name}/{chosen}"
     if not expected:  # a hash in the address is compared in place of the first fetch's
         write_record(address, exact, digests)
-    digest_or_all = digests.get(chosen) if len(digests) == 1 else digests
-    return Fetched(snapshot / chosen, {"source": exact, "sha256": digest_or_all})
-
-
-def require_on_hub(address: str) -> None:
-    """Ask for the list of a model's files, from the cache where the Hub does not answer.
-
-    Raises:
-        VitkitError: as `from_hub`.
-    """
-    repository, revision, _ = _parts(address)
-    import huggingface_hub as hub
-
-    with _explained(address):
-        _list_files(hub, repository, revision)
+    origin = {"source": exact, "sha256": digests.get(chosen) if len(digests) == 1 else digests}
+    return Fetched(snapshot / chosen, origin)
 
 
 @contextmanager
@@ -177,11 +160,8 @@ def _explained(address: str) -> Iterator[None]:
     except VitkitError:
         raise
     except Exception as error:  # of the network, by any library below
-        reason = first_line(error)
-        if isinstance(error, AttributeError | KeyError | TypeError):
-            reason = f"the server's answer is not what the Hub's library expects ({reason})"
         otherwise = (
-            f" cannot be fetched: {reason}. Nothing was changed. With no network here, fetch the "
+            f" cannot be fetched: {first_line(error)}. Nothing was changed. With no network here, fetch the "
             f"files of https://huggingface.co/{repository}/tree/{revision or 'main'} elsewhere and give the "
             "path of their folder."
         )
@@ -199,31 +179,31 @@ def _parts(address: str) -> tuple[str, str | None, str]:
     return match[1], match[2] and unquote(match[2]), match[3] or ""
 
 
-def _list_files(hub: Any, repository: str, revision: str | None) -> dict[str, str | None]:
+def _list_files(address: str) -> dict[str, str | None]:
     """List the files of a model with the SHA-256 that the Hub says, or None.
 
     Without a network, the files in the Hub's own cache are listed.
     """
+    repository, revision, _ = _parts(address)
+    import huggingface_hub as hub
+
     try:
         info = hub.HfApi().model_info(repository, revision=revision, files_metadata=True)
-        files = {
-            file.rfilename: getattr(getattr(file, "lfs", None), "sha256", None)
-            for file in info.siblings or ()
-        }
-    except (hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError):
-        raise
-    except Exception as error:  # no network, a proxy, HF_HUB_OFFLINE
-        if (snapshot := _local_snapshot(hub, repository, revision)) is None:
+        files = {file.rfilename: file.lfs.sha256 if file.lfs else None for file in info.siblings or ()}
+    except Exception as error:  # no network, a proxy, HF_HUB_OFFLINE, a model that its owner removed
+        if (snapshot := _local_snapshot(address)) is None:
             raise
-        reason = first_line(error)
-        _log.info("%s: no answer from the Hub (%s); what was fetched before is used", repository, reason)
+        _log.info("%s: no answer from the Hub (%s); its cache is used", repository, first_line(error))
         paths = (path for path in snapshot.rglob("*") if path.is_file())
         files = {path.relative_to(snapshot).as_posix(): None for path in paths}
     return {name: digest for name, digest in files.items() if ".." not in PurePosixPath(name).parts}
 
 
-def _local_snapshot(hub: Any, repository: str, revision: str | None) -> Path | None:
+def _local_snapshot(address: str) -> Path | None:
     """Return the folder of a model in the Hub's cache; None where nothing of the model is on this machine."""
+    repository, revision, _ = _parts(address)
+    import huggingface_hub as hub
+
     local: dict[str, Any] = {"local_files_only": True, "allow_patterns": list(SETTINGS)}
     with suppress(Exception):
         return Path(hub.snapshot_download(repository, revision=revision, **local))
@@ -240,10 +220,9 @@ def _choose(names: list[str], inside: str, address: str) -> str:
     if (chosen := choose_weights(here)) is not None:
         return folder + chosen
     candidates = ", ".join(weight_names(here)[:8] or weight_names(names)[:8])
-    advice = ": add the name of one to the address, after a slash" if candidates else ""
     raise VitkitError(
-        f"{address}: expected weights under one of the usual names, or one file of them; found "
-        f"{candidates or 'none'}{advice}."
+        f"{address}: expected weights under one of the usual names, or the name of one file behind a slash; "
+        f"found {candidates or 'none'}."
     )
 
 
@@ -251,16 +230,10 @@ ATTEMPTS = 5
 """The most times that a download which broke off is begun."""
 PAUSE = 1.0
 """Seconds before the second attempt; each further attempt waits twice as long."""
-TIMEOUT = 30.0
-"""Seconds of silence after which a connection counts as cut."""
 WINDOW = 30.0
-"""Seconds in which `LEAST` bytes of the file must come: `TIMEOUT` alone would wait for ever for a byte now
-and then."""
+"""Seconds in which `LEAST` bytes of the file must come; and of silence, after which a connection is cut."""
 LEAST = 30 << 10
 """Bytes that must come in a window: 1 KiB a second."""
-_SLOW = f"fewer than {LEAST:,} bytes of the file came in {{:g}} s"
-CHUNK = 1 << 20
-"""The most bytes that are read at a time."""
 MAX_WEIGHTS = 64 << 30
 """Bytes of a file of weights."""
 MAX_SETTINGS = 8 << 20
@@ -273,25 +246,22 @@ _log = logging.getLogger("vitkit")
 _retries = logging.getLogger("vitkit.download")
 _retries.setLevel(logging.WARNING)  # pauses are shown also where other warnings are not
 
-_ADDRESS = re.compile(r"(https?|gs|s3):/+(?=[^/])")  # one slash is what pathlib leaves of two
-_STORES = {r"gs://": "https://storage.googleapis.com/", r"s3://([^/]+)": r"https://\1.s3.amazonaws.com"}
-"""The web addresses of public files in stores."""
+_ADDRESS = re.compile(r"(https?):/+(?=[^/])")  # one slash is what pathlib leaves of two
 _HUB_FILE = re.compile(
-    r"https://(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)/(?:resolve|blob)/([^/]+)/([^?#]+)"
-)
-_CLOSED = (
-    " The authors' bucket vit_models has been closed to the public since February 2026. The AugReg weights "
-    "that were in it are among timm's models on the Hugging Face Hub, such as "
-    "hf:timm/vit_base_patch16_224.augreg_in21k."
+    r"https://(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)/(?:resolve|blob)/([^/]+)/([^?#]+)(?:\?[^#]*)?(#.+)?.*"
 )
 
 
 class _FailedError(Exception):
-    """A download failed. `again`: another attempt may succeed. `absent`: there is no file, or none for us."""
+    """A download failed."""
 
-    def __init__(self, reason: str, *, again: bool = False, absent: bool = False) -> None:
-        super().__init__(reason)
-        self.again, self.absent = again, absent
+
+class _AbsentError(_FailedError):
+    """There is no such file, or none for us."""
+
+
+class _CutError(_FailedError):
+    """Another attempt may succeed."""
 
 
 @dataclass(frozen=True)
@@ -312,8 +282,8 @@ def fetch(path: str | Path, progress: Progress = lambda done, total: None) -> Fe
     Args:
         path: a local path, which is returned as it is; or an address. `hf:org/name[@revision][/file]`: the
             weights of a model on the Hugging Face Hub and the JSON files beside them, of one format alone,
-            safetensors first. `https://`, `http://`, `gs://`, `s3://`: one public file. An address may end in
-            `#sha256=` and the digits that the file of weights must have.
+            safetensors first. `https://`, `http://`: one public file. An address may end in `#sha256=` and
+            the digits that the file of weights must have.
         progress: called as bytes come in; the Hub's own library shows its own bar.
 
     Raises:
@@ -329,10 +299,10 @@ def fetch(path: str | Path, progress: Progress = lambda done, total: None) -> Fe
         return from_hub(address, _digest_in(fragment, address))
     if _ADDRESS.match(text):
         return _from_server(address, _digest_in(fragment, address), progress)
-    if re.match(r"[A-Za-z][\w+.-]+://", text):
+    if re.match(r"[A-Za-z][\w+.-]+:/", text):
         raise VitkitError(
-            f"{text} is no address that can be fetched: expected hf:org/name, https://, http://, gs:// or "
-            "s3://, or a path on this machine."
+            f"{text} is no address that can be fetched: expected https://, http:// or hf:org/name, or a path "
+            "on this machine."
         )
     return Fetched(Path(path))
 
@@ -355,74 +325,61 @@ def fetch_any(path: str | Path, progress: Progress = lambda done, total: None) -
     size = (start.image_size, start.image_size)
     if (placed := cache_folder() / "starts" / start.name).is_dir():
         return Fetched(placed, {"source": f"{start.name}, put by hand into {placed}"}, size)
-    with _with_other_places(start):
+    with _with_own_folder(start):
         fetched = fetch(start.pinned_address, progress)
     return Fetched(fetched.path, fetched.origin, size)
 
 
 @contextmanager
-def _with_other_places(start: PublishedStart) -> Iterator[None]:
-    """Name the other places of a published checkpoint's weights in the error of its first."""
+def _with_own_folder(start: PublishedStart) -> Iterator[None]:
+    """Name the folder for files that are fetched elsewhere, in the error of a published checkpoint."""
     try:
         yield
     except VitkitError as error:
-        places = " and ".join(start.other_addresses)
-        others = f" Its weights are published as {places} too." * bool(places)
         raise VitkitError(
-            f"{start.name} is not on this machine. {error}{others} Files put into the folder "
+            f"{start.name} is not on this machine. {error} Files put into the folder "
             f"{cache_folder() / 'starts' / start.name} are found by the name."
         ) from error
 
 
-def require_answer(name: str) -> None:
-    """Refuse a published checkpoint that is not on this machine and whose address does not answer.
+def require_answer(start: PublishedStart) -> None:
+    """Refuse a published checkpoint whose address on the Hub does not answer; no weights are fetched.
 
     Raises:
-        VitkitError: as `fetch_any`; no weights are fetched.
+        VitkitError: as `fetch_any`.
     """
-    start = find_start_named(name)
-    if start is not None and start.address.startswith("hf:") and not is_local(name):
-        with _with_other_places(start):
-            require_on_hub(start.pinned_address.partition("#")[0])
+    address = start.pinned_address.partition("#")[0]
+    with _with_own_folder(start), _explained(address):
+        _list_files(address)
 
 
-def is_local(path: str | Path) -> bool:
+def is_local(checkpoint: str | Path) -> bool:
     """Whether a checkpoint is on this machine, so that reading it fetches no weights; no server is asked."""
-    start = find_start_named(path)
+    start = find_start_named(checkpoint)
     if start is not None and (cache_folder() / "starts" / start.name).is_dir():
         return True
-    address = _hub_address((str(path) if start is None else start.pinned_address).partition("#")[0])
+    address = _hub_address((str(checkpoint) if start is None else start.pinned_address).partition("#")[0])
     if Path(address).exists():
         return True
     if address.startswith("hf:"):
-        import huggingface_hub as hub
-
-        repository, revision, inside = _parts(address)
-        if (folder := _local_snapshot(hub, repository, revision)) is None:
+        if (folder := _local_snapshot(address)) is None:
             return False
-        return (folder / inside).is_file() or bool(weight_names(map(str, (folder / inside).rglob("*"))))
+        path = folder / _parts(address)[2]
+        return path.is_file() or bool(weight_names(map(str, path.rglob("*"))))
     return bool(_ADDRESS.match(address)) and _target(address).exists()
 
 
 def _hub_address(text: str) -> str:
     """Give an address its second slash again, and the web address of a file on the Hub its short form."""
     address = _ADDRESS.sub(r"\1://", text, count=1)
-    for store, web in _STORES.items():
-        address = re.sub(f"^{store}", web, address)
-    try:
-        fragment = urlsplit(address).fragment
-    except ValueError as error:  # brackets that do not close, say
-        raise VitkitError(
-            f"{visible(address[:200])} is no address that can be fetched: {first_line(error)}."
-        ) from error
-    if (file := _HUB_FILE.match(address)) is None:
+    if (file := _HUB_FILE.fullmatch(address)) is None:
         return address
-    return f"hf:{file[1]}@{file[2]}/{unquote(file[3])}" + (f"#{fragment}" if fragment else "")
+    return f"hf:{file[1]}@{file[2]}/{unquote(file[3])}{file[4] or ''}"
 
 
 def _target(address: str) -> Path:
     """Return the file of the cache for an address without a fragment."""
-    name = PurePosixPath(unquote(urlsplit(address).path)).name
+    name = PurePosixPath(unquote(address.partition("?")[0])).name
     return cache_folder() / hashlib.sha256(address.encode()).hexdigest()[:16] / name
 
 
@@ -430,10 +387,11 @@ def _target(address: str) -> Path:
 
 
 def _from_server(address: str, expected: str | None, progress: Progress) -> Fetched:
-    parts, target = urlsplit(address), _target(address)
-    shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    if "@" in parts.netloc:
-        raise VitkitError(f"{shown} has a name and password, which would end up in logs: leave them out.")
+    target, shown = _target(address), address.partition("?")[0]
+    if "@" in shown.split("/")[2]:
+        raise VitkitError(
+            f"The address of {target.name} has a name and password, which logs would show: leave them out."
+        )
     if not target.name.endswith(ENDINGS) or re.search(r"[\\:\0-\x1f]", target.name):
         raise VitkitError(
             f"{shown}: expected the address of one file of weights, that ends in {', '.join(ENDINGS)}. "
@@ -452,7 +410,7 @@ def _from_server(address: str, expected: str | None, progress: Progress) -> Fetc
                 remove_leftovers(target.parent)
                 digest = _download(address, shown, target, progress, expected)
                 if not target.name.endswith(".npz"):
-                    _fetch_settings(parts, target.parent)
+                    _fetch_settings(address, target.parent)
             if not expected:
                 write_record(address, shown, {target.name: digest})
     except OSError as error:  # of the disk: errors of the network are dealt with where they arise
@@ -488,14 +446,10 @@ def _download(address: str, shown: str, target: Path, progress: Progress, expect
             size, digest = replace_file(part, _pieces(address, MAX_WEIGHTS, progress))
             break
         except _FailedError as error:
-            if attempt == ATTEMPTS or not error.again:
-                closed = _CLOSED if "vit_models" in shown else ""
-                by_hand = (
-                    " With no network here, fetch the file elsewhere and give its path, or put it at "
-                    f"{target}."
-                ) * error.again
+            if attempt == ATTEMPTS or not isinstance(error, _CutError):
                 raise VitkitError(
-                    f"{shown} cannot be fetched: {error}.{closed} Nothing was changed.{by_hand}"
+                    f"{shown} cannot be fetched: {error}. Nothing was changed. With no network here, fetch "
+                    f"the file elsewhere and give its path, or put it at {target}."
                 ) from error
             pause = PAUSE * 2 ** (attempt - 1)
             _retries.warning(
@@ -512,17 +466,17 @@ def _download(address: str, shown: str, target: Path, progress: Progress, expect
     return digest
 
 
-def _fetch_settings(parts: SplitResult, folder: Path) -> None:
+def _fetch_settings(address: str, folder: Path) -> None:
     """Fetch the JSON files beside the weights, where the server has them and they are JSON."""
+    path, mark, query = address.partition("?")
     for name in SETTINGS:
-        beside = urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + name))
+        beside = f"{path.rpartition('/')[0]}/{name}{mark}{query}"
         try:
             settings = parse_json(b"".join(_pieces(beside, MAX_SETTINGS)), folder / name)
-        except VitkitError:  # a page that says that the server has none
+        except (_AbsentError, VitkitError):  # a page that says that the server has none, say
             continue
-        except _FailedError as error:
-            if not error.absent:  # the user learns that the model is read without it
-                _retries.warning("%s beside the weights is left out: %s", name, error)
+        except _FailedError as error:  # the user learns that the model is read without it
+            _retries.warning("%s beside the weights is left out: %s", name, error)
             continue
         if isinstance(settings, dict):
             write(folder / name, settings)
@@ -531,95 +485,79 @@ def _fetch_settings(parts: SplitResult, folder: Path) -> None:
 def _pieces(address: str, most: int, progress: Progress = lambda done, total: None) -> Iterator[bytes]:
     """Yield the bytes of a file of at most `most` bytes, once.
 
+    A thread reads them, which is left behind after `WINDOW` seconds without `LEAST` bytes: the timeout of a
+    connection begins anew with each byte of a head that never ends.
+
     Raises:
         _FailedError: it does not come, or not whole.
     """
-    size, since, deadline = 0, 0, time.monotonic() + WINDOW
+    requests, answers = SimpleQueue[bool](), SimpleQueue[Any]()
+
+    def answer(deadline: float) -> Any:
+        requests.put(True)
+        if isinstance(value := answers.get(timeout=max(0, deadline - time.monotonic())), Exception):
+            raise value
+        return value
+
+    threading.Thread(target=_answer, args=(address, requests, answers), daemon=True).start()
     try:
-        with ExitStack() as stack:
-            read, total = _within(stack, _open_url, address, stack)
-            if total is not None and total > most:
-                raise _FailedError(f"the server announces {total:,} bytes, and at most {most:,} are read")
-            while piece := _within(stack, read, CHUNK):
-                size, since = size + len(piece), since + len(piece)
-                if size > most:
-                    raise _FailedError(f"it has not ended after {most:,} bytes, the most that are read")
-                if since >= LEAST:
-                    since, deadline = 0, time.monotonic() + WINDOW
-                elif time.monotonic() > deadline:
-                    raise _FailedError(_SLOW.format(WINDOW), again=True)
-                progress(size, total)
-                yield piece
-            if total not in (None, size):
-                raise _FailedError(f"it ended after {size:,} of {total:,} bytes", again=True)
+        total = answer(time.monotonic() + WINDOW)
+        size, since, deadline = 0, 0, time.monotonic() + WINDOW
+        while piece := answer(deadline):
+            size, since = size + len(piece), since + len(piece)
+            if size > most:
+                raise _FailedError(f"it has not ended after {most:,} bytes, the most that are read")
+            progress(size, total)
+            yield piece
+            if since >= LEAST:
+                since, deadline = 0, time.monotonic() + WINDOW
+        if total not in (None, size):
+            raise _CutError(f"it ended after {size:,} of {total:,} bytes")
+    except Empty:
+        raise _CutError(f"fewer than {LEAST:,} bytes of the file came in {WINDOW:g} s") from None
     except _FailedError:
         raise
     except urllib.error.HTTPError as error:
         error.close()
-        reasons = {401: "it is not public", 403: "access is refused", 404: "there is no such file"}
-        reason = f"{reasons.get(error.code, first_line(error.reason))} (HTTP {error.code})"
-        again = error.code >= 500 or error.code in (408, 429)
-        raise _FailedError(reason, again=again, absent=not again) from error
-    except (http.client.InvalidURL, ValueError) as error:
-        reason = first_line(error)
-        raise _FailedError(f"it, or where the server sends it on to, is no address ({reason})") from error
+        is_busy = error.code >= 500 or error.code in (408, 429)
+        raise (_CutError if is_busy else _AbsentError)(first_line(error)) from error
     except Exception as error:  # of the network, by any library below
+        is_address = not isinstance(error, http.client.InvalidURL | ValueError)
         reason = first_line(getattr(error, "reason", error))
-        raise _FailedError(f"the server cannot be reached: {reason}", again=True) from error
-
-
-def _within(stack: ExitStack, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a thread that is left behind after `WINDOW` seconds.
-
-    The timeout of a connection begins anew with each byte of a head that never ends.
-    """
-    answer: Future[Any] = Future()
-
-    def work() -> None:
-        try:
-            answer.set_result(call(*arguments))
-        except BaseException as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    try:
-        return answer.result(WINDOW)
-    except TimeoutError:
-        raise _FailedError(_SLOW.format(WINDOW), again=True) from None
+        raise (_CutError if is_address else _FailedError)(f"no server can be reached: {reason}") from error
     finally:
-        if not answer.done():  # Ctrl-C, too: to close the connection would wait for the thread, which does it
-            left = stack.pop_all()
-            left.callback(stack.close)
-            answer.add_done_callback(lambda _: left.close())
+        requests.put(False)
+
+
+def _answer(address: str, requests: SimpleQueue[bool], answers: SimpleQueue[Any]) -> None:
+    """Hand over the size of a file, or None, and its bytes piece by piece; or the error that ended it."""
+    headers = {"User-Agent": "vitkit", "Accept-Encoding": "identity"}
+    try:
+        request = urllib.request.Request(address, headers=headers)
+        with urllib.request.build_opener(_Redirects).open(request, timeout=WINDOW) as response:
+            if response.status != 200:  # a part, say, although no part was requested
+                raise _FailedError(f"the server answers with HTTP {response.status} in place of the file")
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise _FailedError("the server sends it compressed, which was not requested")
+            value = response.length
+            while requests.get():
+                answers.put(value)
+                value = response.read1(1 << 20)
+    except Exception as error:
+        answers.put(error)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirections to https, and from http to http."""
 
-    def http_error_302(self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any) -> Any:
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
         fp.close()  # or urllib reads what comes with the redirection, of any length, into memory
         return super().http_error_302(req, fp, code, msg, headers)
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
-    def redirect_request(
-        self, request: urllib.request.Request, file: Any, code: int, message: str, headers: Any, url: str
-    ) -> urllib.request.Request | None:
-        if urlsplit(url).scheme != "https" and not (url.startswith("http:") and request.type == "http"):
-            shown = visible(url.split("?")[0][:200])
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if urlsplit(newurl).scheme not in ("https", req.type):
+            shown = visible(newurl.split("?")[0][:200])
             raise _FailedError(f"the server sends it on to {shown}, which is not encrypted")
-        return super().redirect_request(request, file, code, message, headers, url)
-
-
-_Opened = tuple[Callable[[int], bytes], int | None]
-"""The function that reads the next bytes of a file, and its size if it is known."""
-
-
-def _open_url(address: str, stack: ExitStack) -> _Opened:
-    request = urllib.request.Request(address, headers={"User-Agent": "vitkit", "Accept-Encoding": "identity"})
-    response = stack.enter_context(urllib.request.build_opener(_Redirects).open(request, timeout=TIMEOUT))
-    if response.status != 200:  # a part that nobody asked for, say
-        raise _FailedError(f"the server answers with HTTP {response.status} in place of the file")
-    if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise _FailedError("the server sends it compressed, although it was asked not to")
-    return response.read1, response.length
+        return super().redirect_request(req, fp, code, msg, headers, newurl)

@@ -21,7 +21,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vitkit.config import describe_value
 from vitkit.data.config import Interpolation, Preprocessing, Resize
 from vitkit.errors import VitkitError
 from vitkit.models import config as models
@@ -130,8 +129,6 @@ GROUP_NORM_EPS = 1e-5
 """Epsilon of GroupNorm in hybrids and ResNets; in transformers' BiT too, as the next (`modeling_bit.py`)."""
 STANDARDIZATION_EPS = 1e-8
 """In w / sqrt(var + eps), of hybrids and BiT."""
-USUAL_STANDARDIZATION_EPS = 1e-6
-"""The same in other ResNets: the default of timm's StdConv2d, which no argument in a file can choose."""
 
 SIZES = {
     "tiny": (192, 3),
@@ -220,11 +217,6 @@ class ModelArguments:
     qk_norm: bool = False
     final_norm: bool = True
     padding_same: bool = True
-    layers: tuple[int, ...] = ()
-    channels: tuple[int, ...] | None = None
-    stem_chs: int = 64
-    stem_type: str | None = None
-    width_factor: float = 1
     proj_drop_rate: float = 0.0
     pos_drop_rate: float = 0.0
     attn_drop_rate: float = 0.0
@@ -603,7 +595,7 @@ OTHERS = {
 }
 """Words in the names of these that people ask for, and what to load in their place."""
 READ_ARGUMENTS = {
-    *(ModelArguments.__dataclass_fields__.keys() - {"layers", "stem_type", "width_factor"}),
+    *ModelArguments.__dataclass_fields__,
     *("patch_size", "in_chans", "num_classes", "depth", "mlp_ratio", "class_token", "fc_norm", "reg_tokens"),
     *("no_embed_class", "proj_bias", "pre_norm"),
 }
@@ -615,13 +607,17 @@ HARMLESS_ARGUMENTS = {
 """`model_args` that do not change the outputs of a trained model at its own size."""
 RESNET_ARGUMENTS = {
     *("img_size", "in_chans", "num_classes", "global_pool"),
-    *("layers", "channels", "stem_chs", "stem_type", "width_factor"),
+    *("layers", "channels", "stem_chs", "width_factor"),
 }
 """`model_args` of a ResNet that are understood, in the place of `READ_ARGUMENTS`."""
-USUAL_RESNET_ARGUMENTS = {"preact": True, "output_stride": 32, "bottle_ratio": 0.25, "act_layer": "relu"}
-"""Arguments of timm's class ResNetV2 whose usual value is not empty: any other value is refused."""
-CUSTOM_RESNET = "resnetv2_custom"
-"""The name of a ResNetV2 that is none of timm's own architectures: all of it is in `model_args`."""
+USUAL_RESNET_ARGUMENTS = {
+    "preact": True,
+    "output_stride": 32,
+    "bottle_ratio": 0.25,
+    "act_layer": "relu",
+    "stem_type": "fixed",
+}
+"""Arguments of timm's class ResNetV2 whose value in a BiT is not empty: any other value is refused."""
 DEEP_STEM = "stem.conv1.weight"
 """The first of three convolutions of a ResNet, in the place of BiT's one."""
 UNKNOWN_PARTS = {
@@ -912,25 +908,12 @@ def _layers(source: Source, start: str) -> tuple[int, ...]:
 
 
 def _read_bit(source: Source, settings: Settings, hints: table.Hints) -> table.Translation:
-    custom = settings.architecture == CUSTOM_RESNET
-    bit = re.fullmatch(r"resnetv2_\d+x\d+_bit(m?.*)", settings.architecture)
-    if settings.has_config and not custom and not bit:
+    is_bit = re.fullmatch(r"resnetv2_\d+x\d+_bit(m?.*)", settings.architecture)
+    if settings.has_config and not is_bit:
         raise VitkitError(
             f"{source.path}: {settings.architecture} is no BiT: timm's ResNets that are read are "
-            f"named resnetv2_50x1_bit and so on, or {CUSTOM_RESNET}, whose model_args say all of it."
+            "named resnetv2_50x1_bit and so on."
         )
-    # A stem called "fixed" is BiT's, which has an epsilon of its own; without `stem_type` the class ResNetV2
-    # has PyTorch's padding and its convolutions' usual epsilon.
-    kind = settings.arguments.stem_type
-    kind = ("" if custom else "fixed") if kind is None else kind
-    if kind != "fixed" and not (custom and kind == ""):
-        expected = "'fixed' or ''" if custom else "'fixed'"
-        raise VitkitError(
-            f"{source.path}: stem_type: expected {expected} for {settings.architecture or 'a BiT'}, found "
-            f"{describe_value(kind)}."
-        )
-    is_fixed = kind == "fixed"
-    eps = STANDARDIZATION_EPS if is_fixed else USUAL_STANDARDIZATION_EPS
     if settings.global_pool not in (None, "avg"):
         raise VitkitError(f"{source.path}: global_pool: BiT's is 'avg', found {settings.global_pool!r}.")
     size, why = settings.image_size or hints.image_size, "the tensors of a ResNet do not tell its image size"
@@ -944,8 +927,8 @@ def _read_bit(source: Source, settings: Settings, hints: table.Hints) -> table.T
         num_classes=table.first_axis(source, "head.fc.weight", 4),
         in_channels=root[1],
         norm_eps=GROUP_NORM_EPS,
-        standardization_eps=eps,
-        max_pool_padding="zeros" if is_fixed else "lowest",
+        standardization_eps=STANDARDIZATION_EPS,
+        max_pool_padding="zeros",
         image_mean=mean,
         image_std=std,
     )
@@ -953,41 +936,10 @@ def _read_bit(source: Source, settings: Settings, hints: table.Hints) -> table.T
     for key in last:
         table.check_axes(source, key, 4)
     config = with_channels(config, root[0], tuple(source.shapes[key][0] for key in last))
-    doubts = []
-    if custom:
-        _require_custom(source, settings, config)
-        origin = "BiT's, as of its stem" if is_fixed else "timm's usual one"
-        doubts.append(f"no field says the epsilon of the standardised kernels: {eps:g} is taken, {origin}")
-    return table.Translation(config, bit_rows(config), _card(settings, config, doubts))
+    return table.Translation(config, bit_rows(config), _card(settings, config))
 
 
-def _require_custom(source: Source, settings: Settings, config: ResNetConfig) -> None:
-    """Refuse a ResNet whose `model_args` do not describe its tensors, or that no ResNet here can be."""
-    arguments = settings.arguments
-    factor = arguments.width_factor
-
-    def rounded(channels: float) -> int:
-        """Round to a multiple of 8 as timm does, by less than a tenth downwards."""
-        near = max(8, int(channels + 4) // 8 * 8)
-        return near + 8 if near < 0.9 * channels else near
-
-    usual = arguments.channels or (256, 512, 1024, 2048)
-    expected = (
-        arguments.layers,
-        rounded(arguments.stem_chs * factor),
-        tuple(rounded(channels * factor) for channels in usual[: len(arguments.layers)]),
-    )
-    actual = (config.layers, config.root_channels, config.stage_channels)
-    if expected != actual:
-        raise VitkitError(
-            f"{source.path}: config.json says layers, channels of the stem and of the stages {expected}, and "
-            f"the tensors have {actual}: these two do not belong together."
-        )
-    if libraries := list(absent_from_libraries(config)):
-        raise VitkitError(f"{source.path}: no ResNet here is this one of timm's: {'; '.join(libraries)}.")
-
-
-def _card(settings: Settings, config: models.ModelConfig, doubts: list[str]) -> model_card.ModelCard:
+def _card(settings: Settings, config: models.ModelConfig, doubts: Iterable[str] = ()) -> model_card.ModelCard:
     """Make the card: class names, preprocessing, assumptions, and notes, `doubts` among them."""
     notes = list(doubts)
     if not settings.has_config:
