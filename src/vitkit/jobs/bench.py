@@ -252,8 +252,6 @@ def compare(
 ) -> Iterator[Speed]:
     """Time contestants in turns.
 
-    After an interruption (Ctrl-C) the records of the whole rounds come first, and then the interruption.
-
     Args:
         model: the model's name in the records.
         config: the architecture of all contestants.
@@ -268,15 +266,7 @@ def compare(
     """
     batch = len(images)
     turns = {c.name: timing.Turn(step_of(c, phase, images, optimizers), c.prepare) for c in contestants}
-    times: dict[str, list[float]] = {}
-    interruption = None
-    try:
-        timing.take_turns(turns, clock, seconds, times, tick)
-    except KeyboardInterrupt as stopped:
-        rounds = min((len(measured) for measured in times.values()), default=0)
-        if rounds < 2:  # a single round has no quartiles
-            raise
-        times, interruption = {name: measured[:rounds] for name, measured in times.items()}, stopped
+    times = timing.take_turns(turns, clock, seconds, tick)
     reference = min(references, key=lambda name: statistics.median(times[name]))
     for contestant in contestants:
         own = times[contestant.name]
@@ -299,8 +289,6 @@ def compare(
             ratio=ratios[1],
             ratio_quartiles=(ratios[0], ratios[2]),
         )
-    if interruption is not None:
-        raise interruption
 
 
 PATIENCE = 2.0
@@ -394,7 +382,7 @@ def bench(
                     f"{title}: not measured. Up to {batch_size} images do not fit into the memory of the "
                     "GPU: choose a smaller --batch-size."
                 )
-            finally:  # also after Ctrl-C, which loses no whole round
+            finally:  # also after Ctrl-C
                 result = Bench(described, tuple(records.values()))
                 if folder is not None:
                     write(folder / "bench.json", result.to_json())
