@@ -129,7 +129,7 @@ def test_ctrl_c_prints_what_is_measured(
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vitkit.runs.timing.latency", interrupted)
+    monkeypatch.setattr("vitkit.runs.timing.training_step", interrupted)
     assert run(["bench", MODEL, "--image-size", "32", "--minutes", "0.01"]) == 130
     assert "inference: vitkit --exact" in capsys.readouterr().err
 

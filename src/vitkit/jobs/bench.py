@@ -354,7 +354,7 @@ def bench(
     # A part that computes four times as much gets twice the time: fewer rounds, but enough of them.
     flops = {"training": measure.training_flops, "inference": measure.forward_flops}
     work = [math.sqrt(flops[phase](config, head=True)) for _, config, phase in cases]
-    described, records = describe_machine(chosen, threads), dict[tuple[str, str], Speed]()
+    described, records = describe_machine(chosen, threads), list[Speed]()
     total = 60 * minutes * len(models)
     listener.note(f"Measuring for about {format_duration(total)}.")
     measuring = listener.progress("measuring", round(total), unit="seconds")
@@ -371,9 +371,8 @@ def bench(
             precisions, seconds = timed_precisions(precision, chosen), total * weight / sum(work)
             try:
                 for speed in _measure(shown, config, phase, precisions, batch_size, clock, seconds, tick):
-                    if (title, speed.name) not in records:
-                        listener.note(f"{title}: {speed.name} {speed.images_per_second:,.1f} images/s")
-                    records[title, speed.name] = speed
+                    listener.note(f"{title}: {speed.name} {speed.images_per_second:,.1f} images/s")
+                    records.append(speed)
             except VitkitError as error:
                 listener.warn(f"{title}: not measured. {error}")
             except torch.OutOfMemoryError:
@@ -383,7 +382,7 @@ def bench(
                     "GPU: choose a smaller --batch-size."
                 )
             finally:  # also after Ctrl-C
-                result = Bench(described, tuple(records.values()))
+                result = Bench(described, tuple(records))
                 if folder is not None:
                     write(folder / "bench.json", result.to_json())
     if folder is not None:
@@ -426,7 +425,7 @@ def _measure(
     seconds: float,
     tick: timing.Ticking,
 ) -> Iterator[Speed]:
-    """Yield the speed of each way to compute a model, and then the same with its memory and its latency.
+    """Yield the speed of each way to compute a model, with its memory and its latency.
 
     Args:
         model: the model's name in the records.
@@ -468,10 +467,7 @@ def _measure(
             )
     images = images[:batch]
     plain = [way.name for way in ways if way.library == "vitkit exact"]
-    speeds = []
-    for speed in compare(model, config, phase, ways, plain, images, clock, 0.7 * seconds, optimizers, tick):
-        speeds.append(speed)
-        yield speed
+    speeds = compare(model, config, phase, ways, plain, images, clock, 0.7 * seconds, optimizers, tick)
     for way, speed in zip(ways, speeds, strict=True):
         way.prepare()
         if is_training:
