@@ -10,7 +10,6 @@ OUT/report.html              the page
 """
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,12 +107,6 @@ class Vtab(study.StudyResult):
             "paper's Table 9; its means are taken over the same tasks."
         )
         return (Section("Accuracy on the test images", (score_table(self), caption, *remarks(self))),)
-
-    def following(self) -> Sequence[str]:
-        """Name the page, and that of the task with the most mistakes."""
-        worst = min(self.tasks, key=lambda score: score.accuracy)
-        page = shlex.quote(str(self.folder / worst.task.folder / "final/report.html"))
-        return [*super().following(), f"open {page} in a browser: {worst.task.folder} has the most mistakes"]
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
