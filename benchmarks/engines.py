@@ -119,8 +119,7 @@ class Race(Record):
 
 def race(model: str, batch: int, turns: dict[str, Turn], seconds: float) -> Iterator[Race]:
     """Time all contestants in turns and give a record of each."""
-    seconds_of: dict[str, list[float]] = {}
-    take_turns(turns, Clock(torch.device("cpu"), torch.get_num_threads()), seconds, seconds_of)
+    seconds_of = take_turns(turns, Clock(torch.device("cpu"), torch.get_num_threads()), seconds)
 
     def ratio(of: str, to: str) -> Ratio:
         return spread([b / a for a, b in zip(seconds_of[of], seconds_of[to], strict=True)])

@@ -17,7 +17,7 @@ import pytest
 
 import vitkit
 from tests.helpers.small_digits import SMALL
-from vitkit.listener import UPDATE_SECONDS, Bar, Curves, NotebookListener, find_display
+from vitkit.listener import UPDATE_SECONDS, Curves, NotebookListener, find_display
 from vitkit.result import Listing, Result, Section, Table, html_table
 from vitkit.tasks.answering import Guess
 
@@ -238,18 +238,11 @@ def test_updates_are_few_and_the_last_one_is_shown(monkeypatch: pytest.MonkeyPat
 
 
 def test_curves_of_long_runs_stay_small_and_end_with_the_last_value() -> None:
-    curves = Curves("run", 100_000)
+    curves = Curves(100_000)
     for step in range(1, 100_001):
         curves.add({"kind": "train", "step": step, "loss": 1 / step})
     curves.add({"kind": "train", "step": 100_001, "loss": float("nan")})
     curves.add({"kind": "evaluation", "evaluator": "fewshot", "step": 5, "accuracy": 0.5})
     drawn = curves._repr_html_()
     assert len(drawn) < 20_000 and drawn.count("<figure") == 1
-    assert "training loss 0.000" in drawn and repr(curves) == "run  training loss 1e-05"
-
-
-def test_a_bar_is_a_line_of_text_where_html_is_not_shown() -> None:
-    bar = Bar("reading", 10, done=3, detail="cats")
-    assert repr(bar).startswith("reading 3 of 10") and repr(bar).endswith("cats")
-    bar.over = True
-    assert repr(bar) == ""
+    assert "training loss 0.000" in drawn

@@ -178,7 +178,7 @@ class NotebookListener(Listener):
 
     @contextmanager
     def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
-        curves = Curves(folder.name, total)
+        curves = Curves(total)
         with self._live(curves) as update:
 
             def measured(line: Mapping[str, Any]) -> None:
@@ -204,7 +204,7 @@ class NotebookListener(Listener):
             handle.update(view)
 
 
-@dataclass
+@dataclass(repr=False)  # a notebook stores the text beside the HTML
 class Bar:
     """The progress of a loop."""
 
@@ -216,13 +216,6 @@ class Bar:
     over: bool = False
     """Whether the loop has ended: then nothing is shown any more."""
     began: float = field(default_factory=time.monotonic)
-
-    def __repr__(self) -> str:
-        """Write the bar as a line of text, where HTML is not shown."""
-        if self.over:
-            return ""
-        parts = [f"{self.what} {self._count()}".rstrip(), self._left(), self.detail]
-        return visible("  ".join(part for part in parts if part))
 
     def _repr_html_(self) -> str:
         if self.over:
@@ -246,11 +239,10 @@ class Bar:
         return f"{format_duration(seconds)} left"
 
 
-@dataclass
+@dataclass(repr=False)  # as of a bar: all points would be in it
 class Curves:
     """The loss of a run and the score of its validations, by step."""
 
-    name: str
     total: int
     points: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     """Steps and values, by the names "training loss", "validation loss" and the name of the score."""
@@ -265,11 +257,6 @@ class Curves:
         for name, value in values.items():
             if math.isfinite(value):
                 self.points.setdefault(name, []).append((line["step"], value))
-
-    def __repr__(self) -> str:
-        """Write the last values as a line of text, where HTML is not shown."""
-        last = (f"{name} {points[-1][1]:.4g}" for name, points in self.points.items())
-        return visible("  ".join((self.name, *last)))
 
     def _repr_html_(self) -> str:
         losses = {name: points for name, points in self.points.items() if name.endswith("loss")}

@@ -117,7 +117,7 @@ def test_a_command_of_the_help_runs(example: str, world: Path) -> None:
     if arguments[-2:] == ["--out", "runs/my_photos"]:  # which the examples that follow evaluate
         arguments[-1] = "runs/new"
     line = shlex.join(arguments)
-    asks = line.endswith(("--help", "--list"))
+    asks = line.endswith("--help") or line == "reproduce"
     added = [] if asks else [word for begin in SHORTER if line.startswith(begin) for word in SHORTER[begin]]
     if arguments[-1] == "runs/my_photos-runs":
         series = ["--data", "my_photos", "--out", arguments[-1], "--runs", "2"]

@@ -1,7 +1,5 @@
 """The options of `vitkit train`: those of a run, and nothing of the parser in a run."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -37,22 +35,3 @@ def test_what_is_given_stays_over_other_defaults() -> None:
     assert with_options(base, given) == expected
     longer = replace(base, optimizer=replace(base.optimizer, warmup_steps=5))
     assert with_options(longer, given).optimizer.warmup_steps == 10_000
-
-
-def test_what_is_trained_is_said_before_torch_is_imported() -> None:
-    """A person who waits for imports and images knows for what."""
-    code = """
-import sys
-
-class NoTorch:
-    def find_spec(self, name, path, target=None):
-        if name == "torch":
-            sys.exit(77)
-
-sys.meta_path.insert(0, NoTorch())
-from vitkit.cli.main import run
-sys.exit(run(["train", "--recipe", "digits", "--out", "here"]))
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 77
-    assert " ".join(result.stdout.split()) == "run ViT-64x4x4x128/4 at 16x16 is trained on digits, in here"

@@ -1,6 +1,5 @@
 """Advice before training: what is counted and measured, and what becomes of it."""
 
-import html
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -169,9 +168,8 @@ def test_advice_is_followed_and_continued(tmp_path: Path, start: Path, cli: Cli)
     again, folder = Hearing(), tmp_path / "run"
     images = str(write_photos(tmp_path / "few", {"dark": 9, "bright": 9}))
     shown = cli(["advise", images, str(start), "--no-cache", "--go", "--out", str(folder)]).out
-    assert f"Next: open {folder / 'advice.html'} in a browser\n      open {folder / 'report.html'}" in shown
-    for text in (shown, html.unescape((folder / "advice.html").read_text())):
-        assert "its frozen features are right on" in " ".join(text.split())
+    assert f"Next: open {folder / 'report.html'} in a browser" in shown
+    assert "its frozen features are right on" in " ".join(shown.split())
     assert json.loads((folder / "config.json").read_text())["command"].startswith("vitkit advise ")
     advice = advise(images, start, cache=False, go=True, out=folder, listener=again)
     assert advice.chosen is not None and advice.folder == folder

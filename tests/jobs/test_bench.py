@@ -40,9 +40,9 @@ def test_numbers_that_make_no_sense_are_refused(option: str, value: Any) -> None
 
 
 def test_steps_take_turns_in_an_order_that_rotates() -> None:
-    heard, times = list[str](), dict[str, list[float]]()
+    heard = list[str]()
     turns = {name: Turn(partial(heard.append, name), partial(heard.append, name.upper())) for name in "abc"}
-    take_turns(turns, Clock(CPU, 1), 0.0, times)
+    times = take_turns(turns, Clock(CPU, 1), 0.0)
     assert "".join(heard) == "AaBbCc" + "AaBbCc" + "BbCcAa" + "CcAaBb"
     assert {name: len(durations) for name, durations in times.items()} == {"a": 3, "b": 3, "c": 3}
 
@@ -123,17 +123,13 @@ def test_the_command_keeps_records_and_figure(tmp_path: Path, cli: Cli) -> None:
     assert benchmark["machine"]["device"] and all(record["memory"] for record in benchmark["records"])
 
 
-@pytest.mark.parametrize("where", ["latency", "take_turns"])
 def test_ctrl_c_prints_what_is_measured(
-    where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*given: Any) -> Any:
-        if where == "take_turns":  # in its third round
-            turns, *_, times, _ = given
-            times |= {name: [1.0, 1.0, *([1.0] if name == "vitkit float32" else [])] for name in turns}
+    def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"vitkit.runs.timing.{where}", interrupted)
+    monkeypatch.setattr("vitkit.runs.timing.training_step", interrupted)
     assert run(["bench", MODEL, "--image-size", "32", "--minutes", "0.01"]) == 130
     assert "inference: vitkit --exact" in capsys.readouterr().err
 

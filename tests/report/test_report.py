@@ -202,8 +202,7 @@ def has(html: str, *texts: str) -> Page:
 
 
 def test_the_whole_page_is_safe_narrow_and_the_same_each_time() -> None:
-    parts: list[str] = []
-    whole, filled = render_report(content(), parts.append), content()
+    whole, filled = render_report(content()), content()
     result = filled.evaluations["test"][0]
     page = has(
         whole,
@@ -213,7 +212,7 @@ def test_the_whole_page_is_safe_narrow_and_the_same_each_time() -> None:
         *("is truncated", "training.batch_size", "1,234", "compute.block", "1 min 10 s", "1.0 GiB"),
         *("Figure 6", "Figure 7, left", "Figure 7, centre", "Figure 7, right", "expected calibration"),
     )
-    assert page.ids == SECTIONS.split() and len(parts) == 5 and len(whole) < 2_000_000
+    assert page.ids == SECTIONS.split() and len(whole) < 2_000_000
     assert {"href": "metrics.jsonl"} in page.all("a") and "{'" not in page.text
     assert len(page.all("img")) == 24 + 2 * 12  # mistakes, and pairs of image and attention
     check_narrow(whole)

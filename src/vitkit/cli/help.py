@@ -128,7 +128,7 @@ Labels are ignored. Options left out suit the size of the images; --recipe maske
     ),
     "recipes": HelpPage("", "--json"),
     "report": HelpPage("runs/digits", "runs/my_photos-runs"),
-    "reproduce": HelpPage("--list", "table8 --minutes 30"),
+    "reproduce": HelpPage("", "table8 --minutes 30"),
     "runs": HelpPage("", "my_runs/ --html"),
     "scale": HelpPage("digits --budget 20m --plan", "my_photos/ --along size --budget 2h"),
     "serve": HelpPage(

@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
@@ -89,7 +89,11 @@ class Verb:
         if own.get("json") and own.get("csv"):
             raise VitkitError("--json and --csv are two forms of the same: give one of them.")
         require_checkpoints(*self._weights(own))
-        require_models(own.get("models", ()))
+        for name in own.get("models", ()):
+            if is_checkpoint(name):
+                require_checkpoints(name)
+            else:
+                model_config(name)
         if any(option.name == "OUT" and option.is_required for option in self.options):
             refuse_taken(Path(own["out"]))
         require_images(*(own.get(option.path) for option in self.options if option.names_images))
@@ -162,19 +166,6 @@ def require_checkpoints(*paths: str | Path) -> None:
     for path in paths:
         if str(path) and kind_of(path).kind == "nothing":
             raise missing_checkpoint(Path(path))
-
-
-def require_models(names: Iterable[str]) -> None:
-    """Refuse names of no model, and checkpoints that are not there.
-
-    Raises:
-        VitkitError: there is no such model or checkpoint.
-    """
-    for name in names:
-        if is_checkpoint(name):
-            require_checkpoints(name)
-        else:
-            model_config(name)
 
 
 def require_images(*paths: str | Path | None) -> None:

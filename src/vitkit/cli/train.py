@@ -18,10 +18,8 @@ from vitkit.errors import VitkitError, WrongCommandLine
 from vitkit.jobs.options import RESUMED, Job, ThenOptions, split_options
 from vitkit.jobs.recipes import recipe
 from vitkit.models.config import TaskName
-from vitkit.runs.config import WHICH_IMAGES, Run, full_name, model_config_of, with_options, with_task
+from vitkit.runs.config import WHICH_IMAGES, Run, model_config_of, with_options, with_task
 from vitkit.runs.folder import kind_of, sort_out
-from vitkit.text import format_size
-from vitkit.training.config import ClassificationConfig
 
 YES_TEXT = "fetch the start that is chosen where none is given, without asking."
 YES = Option("--yes", "download", "", YES_TEXT, False)
@@ -122,24 +120,10 @@ def main(arguments: list[str], verb: str) -> None:
     own["listener"] = TerminalListener()
     with in_options(table, given):
         run = with_options(default, options)
-        job, _ = split_options(own)
+        split_options(own)  # refuses values before torch is imported
     if not run.data and resume is None:
         raise VitkitError(WHICH_UNLABELLED if verb == "pretrain" else WHICH_IMAGES)
     require_inputs(run, given, resume)
-    if run.data:
-        if run.start.start:
-            learned = "fine-tuned" if isinstance(run.objective, ClassificationConfig) else "pre-trained"
-            purpose = f"{run.start.start} is {learned} on {run.data}"
-        elif verb == "finetune" and resume is None:
-            purpose = f"a published start, which is chosen now, is fine-tuned on {run.data}"
-        elif not run.model:
-            purpose = f"a model learns from {run.data} without labels"
-        else:
-            size = format_size(run.preprocessing.image_size)
-            purpose = f"{full_name(run, 1)} at {size} is trained on {run.data}"
-        folder = resume or given.get("out")
-        where = "" if folder is None else f", in {folder}"
-        job.listener.show([("run", [f"{purpose}{where}"])])  # before torch is imported, for seconds
     with importing():
         from vitkit.jobs.finetune import finetune
         from vitkit.jobs.pretrain import pretrain

@@ -109,16 +109,11 @@ REPORT = Verb("report", "jobs.report:write_report", main=_report)
 
 # Reproduce
 
-LIST_TEXT = (
-    "list the figures and tables: what each is, what it needs, how long it takes here and at the paper's "
-    "size."
-)
-LIST = Option("--list", "list", text=LIST_TEXT, default=False)
-
 
 def _reproduce(arguments: list[str]) -> None:
-    """Parse the command line, do the study, and print whether the paper's conclusion holds here."""
-    if not arguments or "--list" in arguments:
+    """Parse the command line, do the study, and print whether the paper's conclusion holds here; without an
+    item, list them: what each is, what it needs, how long it takes here and at the paper's size."""
+    if arguments in ([], ["--json"]):
         with options.importing():
             from vitkit.jobs.reproduce.items import ITEMS
         keys = ("title", "conclusion", "needs", "here", "at_paper_size")
@@ -129,16 +124,10 @@ def _reproduce(arguments: list[str]) -> None:
         uses = ("vitkit reproduce table8 --plan",)
         console.print_result(Listing("", (table,), uses, {"items": listed}), {"json": "--json" in arguments})
         return
-    given = options.parse_given(REPRODUCE.signature, REPRODUCE.options, arguments, "reproduce")
-    options.require_images(given.get("data"))
-    if given["item"] == "fig12":  # which times models by name too
-        options.require_models(given.get("start", ()))
-    else:
-        options.require_checkpoints(*given.get("start", ()))
-    REPRODUCE.run(arguments, given)
+    REPRODUCE.run(arguments)
 
 
-REPRODUCE = Verb("reproduce", "jobs.reproduce.reproduce:reproduce", LIST, JSON, main=_reproduce)
+REPRODUCE = Verb("reproduce", "jobs.reproduce.reproduce:reproduce", JSON, main=_reproduce)
 
 
 # Predict

@@ -174,10 +174,6 @@ class RefusalRecord:
         rate = describe_rate(sum(self.unseen.values()), sum(self.unseen_images.values()))
         return f"{rate} of the images of a class that was left out, each in turn"
 
-    def sentences(self) -> list[str]:
-        """Give all that was measured."""
-        return [self.sentence(), *filter(None, [self.unseen_sentence()])]
-
 
 @dataclass(frozen=True)
 class OthersRefused:

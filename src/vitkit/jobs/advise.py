@@ -23,7 +23,6 @@ from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.train_run import train_run
 from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.zoo import ModelConfig
-from vitkit.report.template import write_page
 from vitkit.result import Result, Section, table_of
 from vitkit.runs import budget, machine, plan, processes
 from vitkit.runs.config import Run, StartConfig, full_name
@@ -34,8 +33,6 @@ from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.published import DEFAULT_SIDE
 from vitkit.world import ALONE
 
-PAGE = "advice.html"
-"""The page of the advice that a run followed, beside the run's own."""
 MARGIN = 0.01
 """A smaller difference of accuracies is no reason to compute more."""
 UNBALANCED = 10
@@ -87,10 +84,6 @@ class Advice(Result):
     folder: Path | None = None
     """The run that followed the advice."""
 
-    def heading(self) -> str:
-        """Name the images."""
-        return f"How to train on {self.name}"
-
     def headline(self) -> Sequence[str]:
         """Tell the advice."""
         return self.sentences
@@ -119,8 +112,7 @@ class Advice(Result):
         """Return the command that follows the advice, or the one that makes it possible."""
         images = shlex.quote(self.data)
         if self.folder is not None:
-            pages = (self.folder / name for name in (PAGE, "report.html"))
-            return tuple(f"open {page} in a browser" for page in pages)
+            return (f"open {self.folder / 'report.html'} in a browser",)
         if self.can_go:
             starts = [option.start for option in self.options if option.start]
             return (f"vitkit advise {shlex.join(dict.fromkeys([self.data, *starts]))} --go   (trains so)",)
@@ -316,7 +308,6 @@ def advise(
         raise VitkitError(f"{advice.sentences[0]} Give one: vitkit advise {shlex.quote(data)} {start}.")
     run = (chosen or scratch).run
     folder = train_run(run, out, device=device, threads=threads, command=command, listener=listener)
-    write_page(advice, folder / PAGE, command=command)
     return replace(advice, folder=folder)
 
 

@@ -252,8 +252,6 @@ def compare(
 ) -> Iterator[Speed]:
     """Time contestants in turns.
 
-    After an interruption (Ctrl-C) the records of the whole rounds come first, and then the interruption.
-
     Args:
         model: the model's name in the records.
         config: the architecture of all contestants.
@@ -268,15 +266,7 @@ def compare(
     """
     batch = len(images)
     turns = {c.name: timing.Turn(step_of(c, phase, images, optimizers), c.prepare) for c in contestants}
-    times: dict[str, list[float]] = {}
-    interruption = None
-    try:
-        timing.take_turns(turns, clock, seconds, times, tick)
-    except KeyboardInterrupt as stopped:
-        rounds = min((len(measured) for measured in times.values()), default=0)
-        if rounds < 2:  # a single round has no quartiles
-            raise
-        times, interruption = {name: measured[:rounds] for name, measured in times.items()}, stopped
+    times = timing.take_turns(turns, clock, seconds, tick)
     reference = min(references, key=lambda name: statistics.median(times[name]))
     for contestant in contestants:
         own = times[contestant.name]
@@ -299,8 +289,6 @@ def compare(
             ratio=ratios[1],
             ratio_quartiles=(ratios[0], ratios[2]),
         )
-    if interruption is not None:
-        raise interruption
 
 
 PATIENCE = 2.0
@@ -366,7 +354,7 @@ def bench(
     # A part that computes four times as much gets twice the time: fewer rounds, but enough of them.
     flops = {"training": measure.training_flops, "inference": measure.forward_flops}
     work = [math.sqrt(flops[phase](config, head=True)) for _, config, phase in cases]
-    described, records = describe_machine(chosen, threads), dict[tuple[str, str], Speed]()
+    described, records = describe_machine(chosen, threads), list[Speed]()
     total = 60 * minutes * len(models)
     listener.note(f"Measuring for about {format_duration(total)}.")
     measuring = listener.progress("measuring", round(total), unit="seconds")
@@ -383,9 +371,8 @@ def bench(
             precisions, seconds = timed_precisions(precision, chosen), total * weight / sum(work)
             try:
                 for speed in _measure(shown, config, phase, precisions, batch_size, clock, seconds, tick):
-                    if (title, speed.name) not in records:
-                        listener.note(f"{title}: {speed.name} {speed.images_per_second:,.1f} images/s")
-                    records[title, speed.name] = speed
+                    listener.note(f"{title}: {speed.name} {speed.images_per_second:,.1f} images/s")
+                    records.append(speed)
             except VitkitError as error:
                 listener.warn(f"{title}: not measured. {error}")
             except torch.OutOfMemoryError:
@@ -394,8 +381,8 @@ def bench(
                     f"{title}: not measured. Up to {batch_size} images do not fit into the memory of the "
                     "GPU: choose a smaller --batch-size."
                 )
-            finally:  # also after Ctrl-C, which loses no whole round
-                result = Bench(described, tuple(records.values()))
+            finally:  # also after Ctrl-C
+                result = Bench(described, tuple(records))
                 if folder is not None:
                     write(folder / "bench.json", result.to_json())
     if folder is not None:
@@ -438,7 +425,7 @@ def _measure(
     seconds: float,
     tick: timing.Ticking,
 ) -> Iterator[Speed]:
-    """Yield the speed of each way to compute a model, and then the same with its memory and its latency.
+    """Yield the speed of each way to compute a model, with its memory and its latency.
 
     Args:
         model: the model's name in the records.
@@ -480,10 +467,7 @@ def _measure(
             )
     images = images[:batch]
     plain = [way.name for way in ways if way.library == "vitkit exact"]
-    speeds = []
-    for speed in compare(model, config, phase, ways, plain, images, clock, 0.7 * seconds, optimizers, tick):
-        speeds.append(speed)
-        yield speed
+    speeds = compare(model, config, phase, ways, plain, images, clock, 0.7 * seconds, optimizers, tick)
     for way, speed in zip(ways, speeds, strict=True):
         way.prepare()
         if is_training:

@@ -100,9 +100,7 @@ def _list(costs: Sequence[Cost], batch_size: int, optimizer: str, utilization: f
         model = cost.model
         cut_off = "" if is_checkpoint(model) else zoo.model_config(model, image_size=cost.image_size).cut_off
         if cut_off:  # the patches do not fill the image: another model may have been meant
-            near = difflib.get_close_matches(model, zoo.list_models(f"{model.split('/')[0]}/*"), n=1)
-            other = f" Did you mean {near[0]}?" if near and near[0] != model else ""
-            blocks.append(f"{model}: {cut_off}.{other}")
+            blocks.append(f"{model}: {cut_off}.")
     if is_trained:
         peak = f"{H100_FLOPS / 1e12:.0f} TFLOP/s"
         blocks.append(f"Days are an estimate: at {utilization:.0%} (assumed) of an H100's {peak}.")
@@ -138,7 +136,6 @@ def count_costs(
     epochs: float | None = None,
     images: int | None = None,
     utilization: float = 0.4,
-    table6: bool = False,
 ) -> Listing:
     """Say what models need: parameters, FLOPs, memory of a batch, compute of a whole training.
 
@@ -153,13 +150,10 @@ def count_costs(
         epochs: epochs of a training whose compute is estimated; give `images` too.
         images: images in the training set; give `epochs` too.
         utilization: fraction of an H100's peak speed that training is assumed to reach.
-        table6: count the pre-training compute of the paper's Table 6 beside ours instead.
 
     Raises:
         VitkitError: no model is named, or one is neither a name nor a checkpoint, or sizes do not fit.
     """
-    if table6:
-        return count_table6()
     if not models:
         raise VitkitError("Name a model: vitkit cost ViT-B/16. Names are listed by vitkit models.")
     require_at_least(1, batch_size=batch_size)

@@ -212,7 +212,7 @@ Axis: TypeAlias = Literal["data", "steps", "size"]
 
 
 ItemName: TypeAlias = Literal[
-    "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11", "fig12", "fig13",
+    "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11", "fig13",
     "fig14", "table2", "table5", "table6", "table7", "table8", "table9", "ssl",
 ]  # fmt: skip
 """The figures and tables of the paper that are reproduced, and its self-supervision (4.6)."""

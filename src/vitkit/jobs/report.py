@@ -126,9 +126,8 @@ def write_report(
         ],
     )
     path = folder / "report.html"
-    with listener.progress("writing the report") as progress:
-        page = render_report(content, lambda part: progress(0, detail=part))
-    replace_file(path, [page.encode()])
+    with listener.progress("writing the report"):
+        replace_file(path, [render_report(content).encode()])
     return path
 
 

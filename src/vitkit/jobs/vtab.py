@@ -5,12 +5,11 @@ OUT/study.json               the options and the tasks, written first: another c
 OUT/TASK/                    a series of runs (`runs/series_record.py`), which alone records results
 OUT/TASK/rate-0.01/          a run on 800 images, judged on 200, for each rate of a sweep
 OUT/TASK/final/              the run on all 1,000 images, tested once
-OUT/vtab.json, .csv          the numbers
+OUT/vtab.json                the numbers
 OUT/report.html              the page
 """
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from vitkit.data import listing, paths, sources
 from vitkit.data.config import Augmentation, Splits
 from vitkit.data.layouts import split_lists, vtab_tasks
 from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask
-from vitkit.durable import hash_file, replace_file
+from vitkit.durable import hash_file
 from vitkit.errors import VitkitError
 from vitkit.evaluation.statistics import describe_interval
 from vitkit.jobs import finetune, recipes
@@ -36,7 +35,7 @@ from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations, read_record
 from vitkit.tasks import find_task
 from vitkit.tasks.page import count_cell, fraction_cell
-from vitkit.text import csv_line, join_names, pluralize, without_places
+from vitkit.text import join_names, pluralize, without_places
 
 KIND = "vtab"
 
@@ -108,12 +107,6 @@ class Vtab(study.StudyResult):
             "paper's Table 9; its means are taken over the same tasks."
         )
         return (Section("Accuracy on the test images", (score_table(self), caption, *remarks(self))),)
-
-    def following(self) -> Sequence[str]:
-        """Name the page, and that of the task with the most mistakes."""
-        worst = min(self.tasks, key=lambda score: score.accuracy)
-        page = shlex.quote(str(self.folder / worst.task.folder / "final/report.html"))
-        return [*super().following(), f"open {page} in a browser: {worst.task.folder} has the most mistakes"]
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
@@ -323,10 +316,6 @@ def vtab(
         )
         # Without the places of this machine: it may be given away.
         config.write(folder / "vtab.json", without_places(result.to_json()))
-        table = score_table(result)
-        cells = [[cell if isinstance(cell, str) else f"{cell.value:g}" for cell in row] for row in table.rows]
-        lines = map(csv_line, [table.headings, *cells])
-        replace_file(folder / "vtab.csv", ["".join(f"{line}\n" for line in lines).encode()])
         study.publish(result, (arm.folder for arm in arms), options)
     return result
 

@@ -6,7 +6,7 @@ the model, its data and its few-shot accuracy during training are the same for a
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
@@ -78,23 +78,20 @@ class ReportContent:
     """Names of files below the folder of the page that a reader may want to open."""
 
 
-def render_report(content: ReportContent, progress: Callable[[str], None] | None = None) -> str:
+def render_report(content: ReportContent) -> str:
     """Render the page as HTML.
 
     Args:
         content: of the page, which names what is missing (validation, evaluation, pictures).
-        progress: called with the name of each part before it is made.
 
     Returns:
         A whole document, to be written as UTF-8.
     """
-    say = progress or (lambda part: None)
     model, data = content.model, content.data
     card, task = to_give_away(card_of(model)), task_of(model.card)
     splits = sorted(content.evaluations, key=lambda split: (split != "test", split != "val", split))
     split = splits[0] if splits else None
     samples = None if split is None else content.samples.get(split)
-    say("results")
     if task.answering is not None:
         made = task.answering.report(content.evaluations, split, samples)
     else:
@@ -106,17 +103,14 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     head: list[Block] = [Caption(f"{model.card.name or 'ViT'}{trained}{begun}"), *made.answer]
     if weights:
         head.append(Caption(f"Weights: {weights.removeprefix('weights ')}."))
-    say("training curves")
     refused = content.refusal
     of_refusal = [] if refused is None else [refusal_section(refused, content.samples.get(refused.split))]
     sections = [*made.sections, *of_refusal, _curves(content, task.learning)]
     sections += fewshot_sections(content.followed, content.config)
     ids = None if split is None else content.evaluations[split][1].ids
-    say("attention rollout")
     looked_at = _attention(model, samples, made, split)
     title = "What it looks at (the paper's Figure 6)"
     sections.append(Section(title, looked_at, name="attention", menu="Attention"))
-    say("filters, positions and attention distance")
     inside, title = _inside(model, samples, ids, split), "Inside the model (the paper's Figure 7)"
     sections.append(Section(title, inside, name="inside", menu="Inside the model"))
     saved = {
@@ -135,7 +129,6 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         Section("Data", tuple(_data(data)), name="data", menu="Data"),
         Section("Commands and environment", made_by, name="environment", menu="Commands"),
     ]
-    say("pictures of images")
     facts = [*made.facts, *_facts(content)]
     return render_page(content.title, head, sections, facts=facts, files=content.files)
 

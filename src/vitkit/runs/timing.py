@@ -106,24 +106,25 @@ def take_turns(
     turns: Mapping[str, Turn],
     clock: Clock,
     seconds: float,
-    times: dict[str, list[float]],
     tick: Ticking = lambda: None,
-) -> None:
+) -> dict[str, list[float]]:
     """Time steps in turns, once in each round and in an order that rotates, so that a busy machine slows all.
 
     Args:
         turns: the steps by name; each runs once before, to warm up.
         clock: the clock of their device.
         seconds: after which no further round begins, warming up counted; at least `LEAST_ROUNDS` are run.
-        times: receives the seconds of each step in each round, so that an interruption loses none.
         tick: called after every step.
+
+    Returns:
+        The seconds of each step in each round.
     """
     end = time.perf_counter() + seconds
     for turn in turns.values():
         turn.prepare()
         turn.step()
         tick()
-    times.update({name: [] for name in turns})
+    times: dict[str, list[float]] = {name: [] for name in turns}
     names = list(turns)
     rounds = 0
     while rounds < LEAST_ROUNDS or time.perf_counter() < end:
@@ -133,6 +134,7 @@ def take_turns(
             times[name].append(clock.seconds(turns[name].step))
             tick()
         rounds += 1
+    return times
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:

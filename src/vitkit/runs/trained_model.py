@@ -319,7 +319,7 @@ def write_refusal(run: Path, record: RefusalRecord, listener: Listener) -> None:
     durable.refuse_links(run)
     (run / REFUSAL).parent.mkdir(exist_ok=True)
     write(run / REFUSAL, record)
-    listener.show([("refuses", record.sentences())])
+    listener.show([("refuses", [*filter(None, (record.sentence(), record.unseen_sentence()))])])
 
 
 def read_refusal(run: Path) -> RefusalRecord | None:

@@ -126,12 +126,8 @@ def test_the_page_shows_the_images_that_one_model_alone_is_right_on(runs: Pair, 
 def test_speeds_are_told_side_by_side(
     runs: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    def measure(
-        turns: object, clock: object, seconds: float, times: dict[str, list[float]], tick: object
-    ) -> None:
-        times |= {"first": [2.0, 2.0, 3.0], "second": [1.0, 0.5, 1.0]}
-
-    monkeypatch.setattr("vitkit.runs.timing.take_turns", measure)
+    measured = {"first": [2.0, 2.0, 3.0], "second": [1.0, 0.5, 1.0]}
+    monkeypatch.setattr("vitkit.runs.timing.take_turns", lambda *_: measured)
     speeds = compared(*runs, tmp_path / "out", speed_seconds=1.0)[0].speeds
     assert speeds is not None
     first, second = speeds.records

@@ -21,7 +21,7 @@ from vitkit.data.config import Preprocessing, Splits
 from vitkit.durable import refuse_link
 from vitkit.errors import VitkitError
 from vitkit.evaluation import statistics
-from vitkit.jobs import bench, cost, fewshot, inspect, recipes, vtab
+from vitkit.jobs import cost, fewshot, inspect, recipes, vtab
 from vitkit.jobs.options import ItemName, MachineOptions, Recipe, StrPath, StrPaths, StudyOptions, as_names
 from vitkit.jobs.reproduce import designs
 from vitkit.jobs.reproduce.designs import Base, Variant, base_of, flops
@@ -280,11 +280,11 @@ def reproduce(
     """Reproduce a figure or table of the paper here: vitkit reproduce table8 --minutes 30.
 
     Its runs have the same seeds and images, and the page says whether the paper's conclusion holds at this
-    size. Stopped anywhere, the same command goes on. vitkit reproduce --list says what there is.
+    size. Stopped anywhere, the same command goes on. vitkit reproduce alone says what there is.
 
     Args:
-        item: the figure or table of the paper: fig2 to fig14, table2, table5 to table9, or ssl (4.6); --list
-            describes each.
+        item: the figure or table of the paper: fig2 to fig11, fig13, fig14, table2, table5 to table9, or ssl
+            (4.6); vitkit reproduce alone describes each.
         data: images with labels to train on: digits (built in), a folder of class folders, a .csv or a folder
             of .parquet; for table9 and fig2 the folder of VTAB-1k's tasks.
         start: a run folder or checkpoint, for items that train none from scratch; fig10 takes several.
@@ -323,15 +323,15 @@ def reproduce(
     shown, starts = ITEMS[item], as_names(start)
     options = Request(item, minutes, steps, seeds, as_names(only))
     if not starts and shown.needs_start:
-        raise VitkitError(f"{shown.title} needs {shown.needs}: give them, or choose another of --list.")
+        raise VitkitError(f"{shown.title} needs {shown.needs}: give them, or choose another figure or table.")
     if data == "digits" and item in VTAB:
         raise VitkitError(
             "VTAB-1k needs the folder of its tasks, and digits is none: give --data FOLDER, with a folder "
             "for each task, such as cifar/ and dtd/."
         )
-    if starts and not shown.needs_start and item != "fig12":
+    if starts and not shown.needs_start:
         raise VitkitError(f"{shown.title} takes no --start: leave it out.")
-    if len(starts) > 1 and not shown.pictures and item != "fig12":
+    if len(starts) > 1 and not shown.pictures:
         raise VitkitError(
             f"{shown.title} is about one checkpoint, found {len(starts)}: give one --start, and another "
             "--out for each of the others."
@@ -348,16 +348,8 @@ def reproduce(
         if shown.pictures:
             result = _draw(Reproduction(folder, shown), starts, images, trained_by)
         else:
-            measured: Result
             if item == "table6":
-                measured = cost.count_table6()
-            elif item == "fig12":
-                times, models = folder / "bench.json", starts or TIMED
-                by: Any = {name: getattr(trained_by, name) for name in ("threads", "device", "listener")}
-                each = minutes / len(models)
-                stored = config.read(bench.Bench, times)
-                measured = stored or bench.bench(*models, image_size=SIZES_12, minutes=each, **by)
-                config.write(times, measured.to_json())
+                measured: Result = cost.count_table6()
             else:
                 refuse_link(folder / "vtab")  # the study may be somebody else's
                 measured = vtab.vtab(starts[0], data, out=folder / "vtab", steps=steps, **machine)
@@ -719,12 +711,6 @@ def _draw(
     if any(part.blocks for part in parts):
         answer.insert(0, "The pictures below are of this model; compare them with the paper's by eye.")
     return replace(result, answer=tuple(answer), own=tuple(parts), collected=numbers)
-
-
-TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
-"""Models that are timed without a start: the smallest of the paper's ViTs and of its ResNets."""
-SIZES_12 = (64, 128, 224, 384, 512)
-"""Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""
 
 
 SHOTS = (5, 10)
