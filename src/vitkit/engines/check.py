@@ -225,8 +225,10 @@ def open_graph(folder: Path, precision: str) -> tuple[str, Callable[[Pixels], ND
         name = f"onnxruntime {runtime.__version__}"
         return name, lambda images: np.column_stack(session.run(None, {"images": images}))
     openvino = import_module("openvino")
-    # In bfloat16 and int8 the engine takes what this processor has.
-    settings = {"INFERENCE_PRECISION_HINT": "f32"} if precision == "float32" else {}
+    # A graph of OpenVINO in bfloat16 or int8 takes what this processor has.
+    exact = precision == "float32" or path.suffix == ".onnx"
+    settings: dict[str, Any] = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+    settings |= {"INFERENCE_PRECISION_HINT": "f32"} if exact else {}
     graph = openvino.Core().compile_model(str(path), "CPU", settings)
     name = f"openvino {openvino.__version__.partition('-')[0]}"
     return name, lambda images: np.column_stack([*graph([images]).values()])

@@ -101,6 +101,7 @@ class OpenVINORunner:
         short = precision == "bfloat16" or (precision == "int8" and libraries.has_bfloat16())
         self._settings = {
             "INFERENCE_PRECISION_HINT": "bf16" if short else "f32",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # else activations beside weights of 8 bits are rounded too
             "INFERENCE_NUM_THREADS": threads,
             "PERFORMANCE_HINT": "LATENCY",
             **({} if compiled is None else {"CACHE_DIR": str(compiled)}),
@@ -450,7 +451,9 @@ def serve_folder(
         runner: OpenVINORunner | OnnxRunner
         if engine == "openvino":
             graph = folder / FILES[record.engine][0]
-            runner = OpenVINORunner(graph, record.precision, threads, compiled)
+            # int8 of ONNX is of weights alone, and computed in float32 on every engine.
+            precision = record.precision if record.engine == "openvino" else "float32"
+            runner = OpenVINORunner(graph, precision, threads, compiled)
         else:
             runner = OnnxRunner(folder, threads)
         shape, expected = runner.shape(), shape_of(*record.described, record.inside)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from vitkit.data.config import Preprocessing
 from vitkit.engines import folder as engines
-from vitkit.engines.int8 import TRIAL_IMAGES, quantize_onnx, save_onnx
+from vitkit.engines.int8 import quantize_onnx, save_onnx
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, import_package, refusing
 from vitkit.errors import VitkitError
 from vitkit.evaluation import refusal
@@ -272,6 +272,10 @@ def convert(model: ImageModel, precision: EnginePrecision) -> Any:
         )
 
 
+TRIAL_IMAGES = 32
+"""Images on which two ways of quantising a model are compared."""
+
+
 def quantize(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]]) -> Any:
     """Have NNCF quantise the matrix products of a graph to int8: weights by output channel.
 
@@ -386,7 +390,7 @@ def make_runner(
     Args:
         model, engine, precision, threads: as for `serve`, and int8.
         folder: where the files of the graph are written; None: nowhere, which OpenVINO alone can.
-        images: `(1, C, H, W)` each, which int8 is calibrated on.
+        images: `(1, C, H, W)` each, which OpenVINO's int8 is calibrated on.
         inside: the rule by which the graph itself resizes images; None: it takes them in the model's size.
 
     Raises:
@@ -406,7 +410,7 @@ def make_runner(
         assert folder is not None
         write_onnx(model, folder, precision)
         if precision == "int8":
-            quantize_onnx(folder / engines.FILES[engine][0], images, threads)
+            quantize_onnx(folder / engines.FILES[engine][0])
         if inside is not None:
             resize_inside_onnx(folder / engines.FILES[engine][0], inside)
         return engines.OnnxRunner(folder, threads)

@@ -137,7 +137,8 @@ def export(
         format: format of the graph, and so the engine that computes it: openvino (the extra openvino), or
             onnx (the extra onnxruntime).
         precision: numbers of matrix products: float32, bfloat16 or int8. OpenVINO has all three,
-            ONNX Runtime float32 and int8, which is calibrated on images.
+            ONNX Runtime float32 and int8, whose weights alone have 8 bits. int8 needs images: OpenVINO's is
+            calibrated on them, and both are compared with float32.
         calibration: images for int8, like the images it will see: a folder of images, labels or not, or any
             data to train on; left out, the training images of a run. Some of them are kept apart to compare
             int8 with float32.
@@ -182,8 +183,9 @@ def export(
         refuse_page(rule)
     ranges = compared = calibrated = None
     if precision == "int8" or calibration is not None:
-        ranges, compared = read_calibration(model, calibration, calibration_images, check_images, listener)
-        if precision == "int8":
+        count = calibration_images if engine == "openvino" else FEWEST_IMAGES
+        ranges, compared = read_calibration(model, calibration, count, check_images, listener)
+        if (engine, precision) == ("openvino", "int8"):
             calibrated = f"{len(ranges.pixels):,} {ranges.source}"
     with beside(out) as place:
         folder = place / out.name
@@ -216,7 +218,9 @@ def export(
         served = EngineModel(model.config, model.card, runner)
         with listener.progress("computing the golden set"):
             several = answering_of(model.card).several_labels
-            made = write_golden(folder, files, served, precision, several, inside)
+            # ONNX Runtime's int8 has weights of 8 bits and computes in float32.
+            computed = "float32" if engine == "onnxruntime" else precision
+            made = write_golden(folder, files, served, computed, several, inside)
         shutil.copyfile(check.__file__, folder / "check.py")
         text = _describe_bundle(out.name, served, engine, precision, golden is None, inside)
         (folder / "README.md").write_text(text, encoding="utf-8")

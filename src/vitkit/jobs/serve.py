@@ -98,8 +98,8 @@ def serve(
     listener, bundle = hushed(listener, quiet), Path(bundle)
     if kind_of(bundle).kind != "exported model":
         raise VitkitError(
-            f"{bundle}: expected a folder of vitkit export, found none. Export the model first: vitkit export "
-            "MODEL BUNDLE."
+            f"{bundle}: expected a folder of vitkit export, found none. Export the model first: vitkit "
+            "export MODEL BUNDLE."
         )
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise VitkitError(f"A server needs {' and '.join(missing)}: pip install 'vitkit[serve]'.")
