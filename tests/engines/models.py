@@ -1,5 +1,6 @@
 """Small models for tests of engines, with a head that is not all zeros; and an engine that is PyTorch."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import nn
 
+import vitkit
 from vitkit.engines.folder import FILES, shape_of
 from vitkit.evaluation.run_model import output_function
 from vitkit.models.build import build_model
@@ -92,3 +95,49 @@ def fake_engines(
     monkeypatch.setattr("vitkit.engines.folder.OpenVINORunner", lambda *arguments: runner)
     monkeypatch.setattr("vitkit.engines.folder.OnnxRunner", lambda *arguments: runner)
     return runner
+
+
+# Stands for ONNX Runtime, which tests without extras lack: its logits are sums over parts of the image.
+RUNTIME = """
+from types import SimpleNamespace as Value
+import numpy as np
+
+class SessionOptions:
+    intra_op_num_threads = 0
+
+class InferenceSession:
+    def __init__(self, path, options, providers):
+        pass
+
+    def get_inputs(self):
+        return [Value(type="tensor(uint8)", shape=["batch", 3, 16, 24])]
+
+    def get_outputs(self):
+        return [Value(shape=["batch", 5])]
+
+    def run(self, names, inputs):
+        rows = inputs["images"].reshape(len(inputs["images"]), -1)[:, :1150].reshape(-1, 5, 230)
+        return [rows.mean(2, dtype=np.float64).astype(np.float32)]
+"""
+
+
+@pytest.fixture
+def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    model = small()
+    with monkeypatch.context() as patch:
+        fake_engines(patch, model)
+        vitkit.export(vitkit.save_model(model, tmp_path / "model"), tmp_path / "out", format="onnx")
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    (packages / "onnxruntime.py").write_text(RUNTIME)
+    for name in ("onnx", "onnxscript"):
+        (packages / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(packages)
+    for name in ("onnxruntime", "onnx", "onnxscript"):
+        # Set before it is deleted: for a name that is not there, `delitem` alone undoes nothing, and the
+        # stand-in that is imported would stay for the tests after this one.
+        monkeypatch.setitem(sys.modules, name, sys)
+        monkeypatch.delitem(sys.modules, name)
+    pixels = np.random.default_rng(1).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    return tmp_path / "out"

@@ -166,6 +166,7 @@ def test_a_worker_that_does_not_answer_or_is_killed_is_named(
     forked: Runs, images: Path, tmp_path: Path
 ) -> None:
     command = [*arguments(images, tmp_path / "run", 2), "--worker-timeout", "1"]
+    command[command.index("--steps") + 1] = "60"  # more batches than workers load ahead
     late = r"Batch \d+ did not come within 1 s: the data loading process \d+ hangs"
     for number, said in (
         (signal.SIGSTOP, f"{late}.*run the same command again.*--worker-timeout"),

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import vitkit
+from tests.engines.models import exported as exported
 from tests.engines.models import fake_engines, small
-from tests.engines.test_without_torch import exported as exported
 from vitkit.errors import VitkitError
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

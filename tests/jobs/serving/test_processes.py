@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.test_without_torch import exported as exported
+from tests.engines.models import exported as exported
 from vitkit.engines import folder, golden
 
 STOPPED = re.compile(r"Stopped\. ([\d,]+) requests? answered, ([\d,]+) images? computed, 0 sent away")

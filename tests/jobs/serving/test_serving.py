@@ -473,7 +473,7 @@ def test_what_cannot_be_served_is_refused(
     exported: tuple[Path, FakeRunner], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle, _ = exported
-    with pytest.raises(VitkitError, match="expected a folder of vitkit export, found checkpoint"):
+    with pytest.raises(VitkitError, match="expected a folder of vitkit export, found none"):
         vitkit.serve(bundle.parent / "model")
     with pytest.raises(VitkitError, match="batch_size is at least 1"):
         vitkit.serve(bundle, batch_size=0)
