@@ -172,6 +172,15 @@ def test_images_and_a_class_are_added_as_if_they_had_been_there(
     assert vitkit.Predictor(model)(photos / "more" / "yellow" / "20.png")[0].name == "yellow"
 
 
+def test_a_report_says_that_its_run_was_extended(model: Path, photos: Path) -> None:
+    for extended in (False, True):
+        if extended:
+            vitkit.extend(model, without=photos / "first" / "train" / "blue" / "0.png")
+        page = vitkit.write_report(model).read_text()
+        assert ("Images were added to the head or taken out since" in page) is extended
+        assert (f"vitkit extend {model.name}" in page) is extended
+
+
 def test_what_is_taken_out_leaves_no_trace_in_the_weights(
     model: Path, photos: Path, start: str, tmp_path: Path
 ) -> None:

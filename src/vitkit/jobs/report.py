@@ -20,7 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.config import PLAIN
 from vitkit.models.image_model import ImageModel
-from vitkit.runs import machine, records, series_record, start, trained_model
+from vitkit.runs import closed_form, machine, records, series_record, start, trained_model
 from vitkit.runs.config import read_config, shown_command
 from vitkit.runs.folder import kind_of
 from vitkit.tasks import task_of
@@ -85,6 +85,12 @@ def write_report(
     metrics, speed = records.read_log(folder / "metrics.jsonl"), records.read_log(folder / "speed.jsonl")
     left_out = [log.left_out for log in (metrics, speed) if log.left_out]
     left_out += [f"{note[0].upper()}{note[1:]}." for note in notes]
+    extended = closed_form.is_extended(folder)
+    if extended:
+        left_out.append(
+            "Images were added to the head or taken out since: options and data are those of the run, and "
+            "vitkit extend lists what the head learned from."
+        )
     for sentence in left_out:
         listener.note(sentence)
     samples: Mapping[str, Samples] = {}
@@ -115,7 +121,7 @@ def write_report(
         refusal=None if model.card.refusal is None else trained_model.read_refusal(folder),
         commands=[
             shown_command(str(config.get("command") or "vitkit.train(...)")),
-            f"vitkit evaluate {quoted}",
+            f"vitkit extend {quoted}" if extended else f"vitkit evaluate {quoted}",
             f"vitkit predict {quoted} IMAGE_OR_FOLDER",
             f"vitkit inspect {quoted}",
         ],

@@ -445,3 +445,8 @@ def is_complete(folder: Path) -> bool:
     if not (folder / "model.json").exists():
         return False
     return len(read_model(folder)[1].record.changes) > 1 or (folder / "report.html").exists()
+
+
+def is_extended(folder: Path) -> bool:
+    """Whether images were added to the head in a folder, or taken out, since its run."""
+    return (folder / FILE).is_file() and len(read_model(folder)[1].record.changes) > 1
