@@ -183,8 +183,7 @@ def export(
         refuse_page(rule)
     ranges = compared = calibrated = None
     if precision == "int8" or calibration is not None:
-        count = calibration_images if engine == "openvino" else FEWEST_IMAGES
-        ranges, compared = read_calibration(model, calibration, count, check_images, listener)
+        ranges, compared = read_calibration(model, calibration, calibration_images, check_images, listener)
         if (engine, precision) == ("openvino", "int8"):
             calibrated = f"{len(ranges.pixels):,} {ranges.source}"
     with beside(out) as place:
