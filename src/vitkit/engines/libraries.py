@@ -23,7 +23,7 @@ Engine = Literal["torch", "openvino", "onnxruntime"]
 """The programs that compute a model's logits."""
 
 EnginePrecision = Literal["float32", "bfloat16", "int8"]
-"""The precision of an engine's matrix products. int8 needs images to calibrate it on."""
+"""The precision of an engine's matrix products; int8 of ONNX Runtime is of the weights alone."""
 
 DESCRIPTION = "engine.json"
 """The file by which the folder of an export is recognised, and which describes it."""

@@ -1,7 +1,7 @@
 """Export a model to an inference engine: a folder with a graph, which predicts and evaluates.
 
 The engine's logits are compared with PyTorch's before anything is left on the disk, on the run's own images
-if its card records them. int8 is calibrated on real images, and its answers are compared on others.
+if its card records them. int8 is compared on real images, and OpenVINO's is calibrated on others.
 """
 
 import shlex
@@ -210,7 +210,7 @@ def export(
                     "--calibration, take bfloat16 or float32, or add --accept-change to keep it."
                 )
             listener.warn(f"{difference}, kept because of --accept-change.")
-        # Whoever is given the folder alone reads it in the folder's own card.
+        # The folder's own card says it, for those who get the folder alone.
         card = model_card.card_of(model)
         licence = published.describe_origin_licence(source, card) or NO_LICENCE
         model.card = replace(card, origin={**card.origin, "licence": licence})
@@ -368,8 +368,8 @@ def read_calibration(
             source = f"training images of {data.name}"
         else:
             raise VitkitError(
-                "The model does not say where the images are that it was trained on, and int8 is calibrated "
-                "on images: give a folder of some hundred like those it will see with --calibration."
+                "The model does not say where the images are that it was trained on, and int8 needs images "
+                "to be compared on: give a folder of some hundred like those it will see with --calibration."
             )
     train, split = data.splits["train"], next(split for split in SPLITS if split in data.splits)
     if split == "train":
