@@ -65,7 +65,7 @@ def serve(
     """Answer over HTTP with a model of `vitkit export`, until Ctrl-C or SIGTERM (the extra serve).
 
     POST an image to /predict; /v2 speaks the Open Inference Protocol. The golden set is checked first, and
-    /ready says so. Whoever is not on this machine needs a reverse proxy with TLS.
+    /ready says so. For other machines put a reverse proxy with TLS before it.
 
     Args:
         bundle: the folder of `vitkit export`.

@@ -35,7 +35,7 @@ PAGE = ("/", "/page.css", "/page.js")
 OPEN = (*PAGE, "/health", "/ready", "/openapi.json", "/v2/health/live", "/v2/health/ready")
 """Paths that need no key: what watches over a server has none, and the page asks for it."""
 CLIENT_GONE = 499
-"""Nginx's number for a client that has gone; it is counted, and sent to nobody."""
+"""Nginx's number for a client that has gone; it is counted, and never sent."""
 Answered = TypeVar("Answered")
 
 

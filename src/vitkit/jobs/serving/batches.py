@@ -104,7 +104,7 @@ class Batches:
             self._changed.set()
 
     async def outputs(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the outputs `(K,)` of an image `(C, H, W)`; cancelled, it is left out of its batch."""
+        """Return the outputs `(K,)` of an image `(C, H, W)`; a cancelled one is not computed."""
         loop = asyncio.get_running_loop()
         waiting = Waiting(loop.time(), image, loop.create_future())
         self._waiting.append(waiting)
@@ -139,7 +139,7 @@ class Batches:
         return self._compute(np.stack(images))
 
     async def _gather(self) -> list[Waiting]:
-        """Wait for a batch within its delay, and take its images, but for those of clients that have gone."""
+        """Wait for a batch within its delay, and take its images, without the images of clients that have gone."""
         loop = asyncio.get_running_loop()
         self._changed.clear()
         while self._waiting and self._preparing and len(self._waiting) < self._size:

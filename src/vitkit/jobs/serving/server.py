@@ -1,7 +1,7 @@
 """Run the server: sockets, signals, processes. uvicorn speaks HTTP.
 
 A signal to stop is answered in this order: `/ready` says 503, and every answer closes its connection, while
-requests are still accepted, so that whoever spreads the load can turn away; then nothing is accepted; what
+requests are still accepted, so that a load balancer can turn away; then nothing is accepted; what
 was is answered; the process ends with 0.
 """
 
@@ -221,7 +221,7 @@ def run_processes(count: int, settings: Settings, listening: socket.socket, read
                         if not child.is_alive() and stop.number is None:
                             children[place] = begin()
         finally:
-            listening.close()  # or it would accept for nobody
+            listening.close()  # or it would accept requests that no process answers
             for child in children:
                 child.terminate()
             for child in children:
