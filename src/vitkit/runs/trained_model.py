@@ -307,7 +307,7 @@ class OtherImages:
 
 
 REFUSAL = "evaluation/refusal.json"
-"""How many of the images of each class a model refuses, and which, in its run folder."""
+"""The file in a run folder with the number of refused images of each class, and their names."""
 
 
 def write_refusal(run: Path, record: RefusalRecord, listener: Listener) -> None:

@@ -139,7 +139,7 @@ class Batches:
         return self._compute(np.stack(images))
 
     async def _gather(self) -> list[Waiting]:
-        """Wait for a batch within its delay, and take its images, without the images of clients that have gone."""
+        """Wait for a batch within its delay, and take its images; images of gone clients are dropped."""
         loop = asyncio.get_running_loop()
         self._changed.clear()
         while self._waiting and self._preparing and len(self._waiting) < self._size:
