@@ -93,7 +93,7 @@ class Browser:
         self.requests: list[str] = []
         """The addresses of all requests, of the page and of its worker."""
         self.messages: list[str] = []
-        """Return the lines of the console."""
+        """The lines of the console."""
         self.folder = Path(tempfile.mkdtemp(prefix="vitkit-browser-"))
         options = {
             "chromium": ["--headless", "--no-sandbox", "--no-first-run", f"--user-data-dir={self.folder}"],

@@ -548,3 +548,13 @@ def test_the_loads_of_the_benchmarks_are_answered(running: Live, photo: bytes) -
             pass
     until(lambda: running.send("POST", "/predict", photo).status == 200)
     assert len(serving_abuse.bombs()) == 8
+
+
+def test_connections_send_answers_at_once() -> None:
+    """Else the body of an answer waits 40 ms for the client to acknowledge its head."""
+    with (
+        server.open_socket("127.0.0.1", 0) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as connection,
+    ):
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
