@@ -4,8 +4,9 @@
     python -m benchmarks.serving BUNDLE [--clients 1 8 32] [--seconds 10] [--rounds 3] [--json FILE]
 
 Run from the repository's root with fastapi, uvicorn, litserve and bentoml installed. All serve the same
-bundle with the same engine and threads, and take turns within a round; the others are idle meanwhile. The
-golden images of the bundle are sent; all must give the same best classes. Requests stay on this machine.
+bundle with the same engine and threads, and take turns within a round; the others are paused meanwhile, as
+LitServe uses 9 % of a core while nobody asks. The golden images of the bundle are sent; all must give the
+same best classes. Requests stay on this machine.
 """
 
 import argparse
@@ -61,8 +62,8 @@ def best_class(body: bytes) -> str:
 
 
 @contextmanager
-def serving(name: str, bundle: str, warm: bytes) -> Iterator[int]:
-    """Serve a bundle while the block lasts; yields the port.
+def serving(name: str, bundle: str, warm: bytes) -> Iterator[subprocess.Popen[bytes]]:
+    """Serve a bundle while the block lasts; yields the process, which leads a group of its own.
 
     Args:
         name: the server.
@@ -85,8 +86,9 @@ def serving(name: str, bundle: str, warm: bytes) -> Iterator[int]:
                     log.seek(0)
                     raise SystemExit(f"{name} does not answer:\n{log.read().decode()[-2000:]}")
                 time.sleep(0.5)
-            yield PORTS[name]
+            yield process
         finally:
+            os.killpg(process.pid, signal.SIGCONT)
             os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(20)
@@ -102,17 +104,22 @@ def measure(
     requests = {name: [request(name, content) for content in contents] for name in names}
     measured = {(name, count): Answers() for name in names for count in clients}
     with ExitStack() as stack:
-        ports = {name: stack.enter_context(serving(name, bundle, requests[name][0])) for name in names}
-        answers = {name: asyncio.run(all_answers(ports[name], requests[name], 1)) for name in names}
+        processes = {name: stack.enter_context(serving(name, bundle, requests[name][0])) for name in names}
+        answers = {name: asyncio.run(all_answers(PORTS[name], requests[name], 1)) for name in names}
         classes = {name: [best_class(body) for body in answers[name].bodies] for name in names}
         if any(given != classes["vitkit"] for given in classes.values()):
             raise SystemExit(f"The servers give other classes: {classes}")
+        for process in processes.values():
+            os.killpg(process.pid, signal.SIGSTOP)
         for number in range(rounds):
             for count in clients:
                 for place in range(len(names)):  # in another order each round
                     name = names[(number + place) % len(names)]
-                    load = closed_load(ports[name], requests[name], count, seconds)
+                    os.killpg(processes[name].pid, signal.SIGCONT)
+                    asyncio.run(closed_load(PORTS[name], requests[name], count, 1.0))  # after the pause
+                    load = closed_load(PORTS[name], requests[name], count, seconds)
                     measured[name, count].add(asyncio.run(load))
+                    os.killpg(processes[name].pid, signal.SIGSTOP)
     return measured
 
 

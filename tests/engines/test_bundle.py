@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -281,3 +282,15 @@ def test_for_phones_a_graph_has_operators_of_the_standard_and_computes_a_fixed_b
     images = np.ascontiguousarray(golden.pixels.transpose(0, 3, 1, 2))
     logits = np.concatenate([session.run(["logits"], {"images": image[None]})[0] for image in images])
     np.testing.assert_allclose(logits, golden.logits, atol=golden.allowed)
+
+
+@pytest.mark.parametrize("format", ["onnx", "openvino"])
+def test_callers_side_by_side_get_the_logits_of_each_alone(tmp_path: Path, format: GraphFormat) -> None:
+    bundle = exported(drawn(PLAIN), tmp_path, format)
+    pixels = read_golden(bundle).pixels.transpose(0, 3, 1, 2)
+    alone = serve_folder(bundle, 1)[0]
+    side_by_side = serve_folder(bundle, 2, side_by_side=True)[0]
+    batches = [pixels[first : first + 1 + first % 3] for first in range(12)] * 4
+    with ThreadPoolExecutor(4) as callers:
+        for batch, logits in zip(batches, callers.map(side_by_side, batches), strict=True):
+            np.testing.assert_allclose(logits, alone(batch), atol=1e-5)

@@ -252,9 +252,11 @@ def test_predictions_in_files_are_the_predictor_s(working: Path, monkeypatch: py
     Path("out/part-00002.parquet").unlink()
     assert run(arguments) == 1
     assert contents(Path("out")) == before
-    # A process of a cluster, which works elsewhere, reads what is named from the folder of the command.
+    # A process of a cluster, which works elsewhere, reads what is named from the folder of the command, and
+    # takes the parts as the command has divided them.
     Path("out/part-00001.parquet").unlink()
     monkeypatch.chdir("/")
+    monkeypatch.setattr(parts, "PART_ROWS", 600)
     worker = parts._Worker(
         str(working / "out"), partial(open_rows, "model", images, 2, None, 3, {}), str(working)
     )
@@ -381,7 +383,7 @@ def test_a_cluster_computes_the_same_rows_though_its_processes_and_the_command_a
     wait_until(actors, process)
     for number in actors():  # Ray starts others
         os.kill(number, signal.SIGKILL)
-    wait_until(lambda: list(there.glob("*.parquet")), process)
+    wait_until(lambda: "part-" in (there / parts.PARTS_RECORD).read_text(), process)  # one counts as finished
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert 0 < len(list(there.glob("*.parquet"))) < 300

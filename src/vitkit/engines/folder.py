@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -90,10 +91,16 @@ class OpenVINORunner:
         precision: the type that matrix products are computed in; a quantised graph has int8 written into it.
         threads: number of threads to compute with.
         compiled: the folder in which compiled graphs are kept; None: they are compiled anew.
+        side_by_side: whether so many callers as threads compute at a time, each with one thread.
     """
 
     def __init__(
-        self, graph: Any, precision: libraries.EnginePrecision, threads: int, compiled: Path | None = None
+        self,
+        graph: Any,
+        precision: libraries.EnginePrecision,
+        threads: int,
+        compiled: Path | None = None,
+        side_by_side: bool = False,
     ) -> None:
         self._core = libraries.import_package("openvino").Core()
         self._graph = self._core.read_model(graph) if isinstance(graph, Path) else graph
@@ -103,13 +110,18 @@ class OpenVINORunner:
             "INFERENCE_PRECISION_HINT": "bf16" if short else "f32",
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # else activations beside weights of 8 bits are rounded too
             "INFERENCE_NUM_THREADS": threads,
-            "PERFORMANCE_HINT": "LATENCY",
+            **({"NUM_STREAMS": threads} if side_by_side else {"PERFORMANCE_HINT": "LATENCY"}),
             **({} if compiled is None else {"CACHE_DIR": str(compiled)}),
         }
         self._last = 0  # images of the call before
         self._fixed: tuple[int, Any] | None = None
         self._any_size: Any = None
         self._lock = threading.Lock()  # a request is for one caller at a time
+        self._idle: SimpleQueue[Any] | None = None
+        if side_by_side:
+            self._idle, compiled_graph = SimpleQueue(), self._compile(self._graph)
+            for _ in range(threads):
+                self._idle.put(compiled_graph.create_infer_request())
 
     def shape(self) -> str:
         """Describe the inputs and outputs of the graph, as `describe_shape` does."""
@@ -121,10 +133,18 @@ class OpenVINORunner:
         return describe_shape(inputs, map(sizes, self._graph.outputs))
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        with self._lock:
-            request = self._request(len(images))
-            outputs = request.infer([images], share_inputs=True)
-            return joined([outputs[number] for number in range(len(self._graph.outputs))])
+        if self._idle is None:
+            with self._lock:
+                return self._infer(self._request(len(images)), images)
+        request = self._idle.get()
+        try:
+            return self._infer(request, images)
+        finally:
+            self._idle.put(request)
+
+    def _infer(self, request: Any, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        outputs = request.infer([images], share_inputs=True)
+        return joined([outputs[number] for number in range(len(self._graph.outputs))])
 
     def _request(self, batch: int) -> Any:
         """Return a request for a batch: a fixed shape is up to 3 % faster, and takes a compilation.
@@ -134,16 +154,16 @@ class OpenVINORunner:
         if self._fixed is None and batch == self._last:
             fixed = self._graph.clone()
             fixed.reshape([batch, *list(self._graph.inputs[0].partial_shape)[1:]])
-            self._fixed = (batch, self._compile(fixed))
+            self._fixed = (batch, self._compile(fixed).create_infer_request())
         self._last = batch
         if self._fixed is not None and batch == self._fixed[0]:
             return self._fixed[1]
         if self._any_size is None:
-            self._any_size = self._compile(self._graph)
+            self._any_size = self._compile(self._graph).create_infer_request()
         return self._any_size
 
     def _compile(self, graph: Any) -> Any:
-        return self._core.compile_model(graph, "CPU", self._settings).create_infer_request()
+        return self._core.compile_model(graph, "CPU", self._settings)
 
 
 class OnnxRunner:
@@ -152,12 +172,13 @@ class OnnxRunner:
     Args:
         folder: with the files of the graph.
         threads: number of threads to compute with.
+        side_by_side: whether each caller computes in its own thread, and any number of them at a time.
     """
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path, threads: int, side_by_side: bool = False) -> None:
         onnxruntime = libraries.import_package("onnxruntime")
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = 1 if side_by_side else threads
         graph = str(folder / FILES["onnxruntime"][0])
         self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
@@ -422,7 +443,11 @@ def _require_inside(folder: Path, name: str) -> None:
 
 
 def serve_folder(
-    folder: Path, threads: int, compiled: Path | None = None, engine: libraries.GraphEngine | None = None
+    folder: Path,
+    threads: int,
+    compiled: Path | None = None,
+    engine: libraries.GraphEngine | None = None,
+    side_by_side: bool = False,
 ) -> tuple[EngineModel, EngineRecord]:
     """Have an engine compute the graph in a folder that `vitkit export` wrote.
 
@@ -431,6 +456,8 @@ def serve_folder(
         threads: number of threads to compute with.
         compiled: the folder in which OpenVINO keeps what it compiles, if there is one.
         engine: left out, that of the export; OpenVINO reads the graph of the other engine too.
+        side_by_side: whether so many callers as threads compute at a time, each with one thread. Batches are
+            then computed faster, by 15 % on two cores, as no thread waits for another; a lone one slower.
 
     Raises:
         VitkitError: the folder is damaged, or describes another graph than its own; or the engine is not
@@ -453,9 +480,9 @@ def serve_folder(
             graph = folder / FILES[record.engine][0]
             # int8 of ONNX is of weights alone, and computed in float32 on every engine.
             precision = record.precision if record.engine == "openvino" else "float32"
-            runner = OpenVINORunner(graph, precision, threads, compiled)
+            runner = OpenVINORunner(graph, precision, threads, compiled, side_by_side)
         else:
-            runner = OnnxRunner(folder, threads)
+            runner = OnnxRunner(folder, threads, side_by_side)
         shape, expected = runner.shape(), shape_of(*record.described, record.inside)
     if shape != expected:  # the hashes say that the files are whole, and nothing of what they compute
         path = folder / libraries.DESCRIPTION

@@ -209,9 +209,10 @@ class _Worker:
         with suppress(OSError):
             os.chdir(working)
         self._folder = Path(folder)
-        if not (self._folder / PARTS_RECORD).is_file():
+        if (begun := read(PartsRecord, self._folder / PARTS_RECORD)) is None:
             raise VitkitError(f"{folder} cannot be seen by all machines: put --out on a disk that all share.")
-        self._record, _, self._compute = open_rows(SILENT)
+        record, _, self._compute = open_rows(SILENT)
+        self._record = replace(record, part_rows=begun.part_rows)  # the command divides the rows
         _owner(self._record).refuse_others(self._folder)  # other images and weights on this machine
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     processes: int = 1,
-    batch_size: int = 8,
+    batch_size: int = 3,
     delay: float = 5.0,
     queue: int = 64,
     max_bytes: int = 20_000_000,
@@ -72,7 +72,7 @@ def serve(
         host: address to listen on; left out, this machine alone.
         port: port to listen on; 0 is any free port.
         processes: processes that serve; each has the model in memory, and its part of the processor's cores.
-        batch_size: most images that are computed at a time.
+        batch_size: most images of a batch; each core computes a batch of its own while many images wait.
         delay: most milliseconds that an image waits for others while nothing is computed.
         queue: most images that are accepted and not answered; requests beyond are told when to come again.
         max_bytes: most bytes of a request.
@@ -106,6 +106,7 @@ def serve(
     secret = _read_key(key)
     if host not in LOOPBACK and secret is None:
         listener.warn(f"Everybody who reaches {host} may use this server: give --key FILE to ask for a key.")
+    from vitkit.jobs.engines import thread_count
     from vitkit.jobs.serving import server
     from vitkit.jobs.serving.metrics import ROUTES, read_totals
     from vitkit.jobs.serving.service import Settings
@@ -123,13 +124,14 @@ def serve(
             )
 
         most = max(1, min(32, queue // 2))  # a single request fills no queue
-        limits = (batch_size, delay / 1000, queue, max_bytes, max_pixels, most, secret, drain)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = thread_count() or max(1, cores // processes)
+        limits = (batch_size, delay / 1000, queue, max_bytes, max_pixels, most, secret, drain, threads)
         settings = Settings(bundle, Path(counts), *limits)
         if processes == 1:
             server.run_process(settings, listening, ready)
         else:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
+            os.environ.setdefault("OMP_NUM_THREADS", str(threads))
             server.run_processes(processes, settings, listening, ready)
         totals = read_totals(Path(counts))
     answered, refused = (

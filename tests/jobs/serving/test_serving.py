@@ -458,6 +458,32 @@ def test_a_failure_of_the_model_reaches_every_request_of_its_batch() -> None:
     assert [str(result) for result in asyncio.run(ask())] == ["the weights are damaged"] * 6
 
 
+def test_cores_compute_few_images_together_and_many_each_by_itself() -> None:
+    computed, together = list[tuple[str, int]](), threading.Barrier(2, timeout=60)
+
+    def all_cores(images: Any) -> Any:
+        computed.append(("all", len(images)))
+        return images.reshape(len(images), -1)[:, :1].astype(np.float32)
+
+    def one_core(images: Any) -> Any:
+        together.wait()  # passes where two compute at a time alone
+        computed.append(("one", len(images)))
+        return images.reshape(len(images), -1)[:, :1].astype(np.float32)
+
+    async def ask() -> list[list[float]]:
+        batches = Batches(all_cores, one_core, 2, size=3, delay=0, queue=20)
+        running = asyncio.create_task(batches.run())
+        images = [np.full((1, 2, 2), number, np.uint8) for number in range(9)]
+        answers = [await batches.outputs(images[0])]
+        answers += await asyncio.gather(*(batches.outputs(image) for image in images[1:5]))
+        answers += await asyncio.gather(*(batches.outputs(image) for image in images[5:9]))
+        running.cancel()
+        return [list(answer) for answer in answers]
+
+    assert asyncio.run(ask()) == [[number] for number in range(9)]
+    assert computed == [("all", 1), *4 * [("one", 2)]]
+
+
 def test_a_client_is_sent_away_for_as_long_as_the_queue_takes() -> None:
     batches = Batches(lambda images: np.zeros((len(images), 1), np.float32), size=4, delay=0, queue=200)
     with batches.accept(200):

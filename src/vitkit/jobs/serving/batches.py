@@ -1,4 +1,4 @@
-"""Unite the images of many requests into batches, which a single thread computes beside the event loop.
+"""Unite the images of many requests into batches, which threads compute beside the event loop.
 
 Accepted images are bounded: more are refused at once, with the seconds after which it pays to come again. A
 request whose client has gone is cancelled, and its images are not computed.
@@ -48,23 +48,38 @@ class Waiting(NamedTuple):
 
 
 class Batches:
-    """A bounded queue of images and the thread that computes them.
+    """A bounded queue of images and the threads that compute them.
 
-    A batch begins as soon as the thread is free and no other image is being decoded, and at the latest
+    A batch begins as soon as a thread is free and no other image is being decoded, and at the latest
     `delay` seconds after the first of its images is there, so that a lone request never waits for others.
+    Fewer images than the processor has cores are computed by all cores; more are divided among the threads,
+    each of which computes a batch of its own: no core then waits for another.
 
     Args:
-        compute: computes a batch; called in the thread alone.
+        compute: computes a batch with all cores.
+        side_by_side: computes a batch with one core; None where there is but one.
+        threads: the batches that `side_by_side` computes at a time.
         size: the most images of a batch.
-        delay: the most seconds that an image waits for others while the thread is free.
+        delay: the most seconds that an image waits for others while a thread is free.
         queue: the most images that are accepted and not answered.
     """
 
-    def __init__(self, compute: Compute, *, size: int, delay: float, queue: int) -> None:
-        self._compute, self._size, self._delay, self.queue = compute, size, delay, queue
+    def __init__(
+        self,
+        compute: Compute,
+        side_by_side: Compute | None = None,
+        threads: int = 1,
+        *,
+        size: int,
+        delay: float,
+        queue: int,
+    ) -> None:
+        self._compute, self._side_by_side = compute, side_by_side or compute
+        self._size, self._delay, self.queue = size, delay, queue
         self._waiting: deque[Waiting] = deque()
         self._changed = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "vitkit-compute")
+        self._threads = ThreadPoolExecutor(threads, "vitkit-compute")
+        self._cores = self._idle_cores = threads
         self._rate = 1.0  # images a second; a guess, until the first batch is computed
         self._preparing = 0
         self.accepted = self.computed = self.batches = 0
@@ -113,35 +128,44 @@ class Batches:
 
     async def run(self) -> None:
         """Compute batches until cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
-            if not (batch := await self._gather()):
-                await self._changed.wait()
-                continue
-            start = time.perf_counter()
-            try:
-                images = [waiting.image for waiting in batch]
-                rows = await loop.run_in_executor(self._thread, self._compute_all, images)
-            except Exception as error:
-                for waiting in batch:
-                    if not waiting.outputs.done():
-                        waiting.outputs.set_exception(error)
-                continue
-            rate = len(batch) / (time.perf_counter() - start)
-            # The first batch sets the rate; later ones move it by a fifth: a slow one does little.
-            self._rate = rate if not self.batches else 0.8 * self._rate + 0.2 * rate
-            self.batches, self.computed = self.batches + 1, self.computed + len(batch)
-            for waiting, row in zip(batch, rows, strict=True):
+        async with asyncio.TaskGroup() as computing:
+            while True:
+                self._changed.clear()
+                if self._idle_cores and self._waiting:
+                    await self._gather()
+                    batch, cores = self._take()
+                    if batch:  # their clients may all have gone
+                        self._idle_cores -= cores
+                        computing.create_task(self._answer(batch, cores))
+                else:
+                    await self._changed.wait()
+
+    async def _answer(self, batch: list[Waiting], cores: int) -> None:
+        """Compute a batch by so many cores, and hand out its outputs."""
+        compute = self._compute if cores == self._cores else self._side_by_side
+        start, images = time.perf_counter(), [waiting.image for waiting in batch]
+        try:
+            loop = asyncio.get_running_loop()
+            rows = await loop.run_in_executor(self._threads, lambda: compute(np.stack(images)))
+        except Exception as error:
+            for waiting in batch:
                 if not waiting.outputs.done():
-                    waiting.outputs.set_result(row)
+                    waiting.outputs.set_exception(error)
+            return
+        finally:
+            self._idle_cores += cores
+            self._changed.set()
+        rate = len(batch) / (time.perf_counter() - start) * self._cores / cores
+        # The first batch sets the rate; later ones move it by a fifth: a slow one does little.
+        self._rate = rate if not self.batches else 0.8 * self._rate + 0.2 * rate
+        self.batches, self.computed = self.batches + 1, self.computed + len(batch)
+        for waiting, row in zip(batch, rows, strict=True):
+            if not waiting.outputs.done():
+                waiting.outputs.set_result(row)
 
-    def _compute_all(self, images: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        return self._compute(np.stack(images))
-
-    async def _gather(self) -> list[Waiting]:
-        """Wait for a batch within its delay, and take its images; images of gone clients are dropped."""
+    async def _gather(self) -> None:
+        """Wait for the images of a batch, within its delay."""
         loop = asyncio.get_running_loop()
-        self._changed.clear()
         while self._waiting and self._preparing and len(self._waiting) < self._size:
             left = self._waiting[0].since + self._delay - loop.time()
             if left <= 0:
@@ -149,13 +173,19 @@ class Batches:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
             self._changed.clear()
+
+    def _take(self) -> tuple[list[Waiting], int]:
+        """Take the images of a batch, of which those of gone clients are dropped; and the cores for it."""
+        waiting, is_idle = len(self._waiting), self._idle_cores == self._cores
+        cores = self._cores if is_idle and waiting < self._cores else 1
+        share = min(self._size, math.ceil(waiting * cores / self._idle_cores))
         batch: list[Waiting] = []
-        while self._waiting and len(batch) < self._size:
-            waiting = self._waiting.popleft()
-            if not waiting.outputs.done():
-                batch.append(waiting)
-        return batch
+        while self._waiting and len(batch) < share:
+            image = self._waiting.popleft()
+            if not image.outputs.done():
+                batch.append(image)
+        return batch, cores
 
     def close(self) -> None:
-        """End the thread once its batch is computed."""
-        self._thread.shutdown()
+        """End the threads once their batches are computed."""
+        self._threads.shutdown()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.decode.image import decode
 from vitkit.data.transforms import preprocess
-from vitkit.engines.folder import EngineModel
+from vitkit.engines.folder import EngineModel, serve_folder
 from vitkit.engines.golden import check_golden, read_golden
 from vitkit.errors import DecodeError
 from vitkit.jobs.predict import Predictor
@@ -49,6 +49,8 @@ class Settings:
     key: str | None
     drain: float
     """Seconds."""
+    threads: int = 1
+    """Threads that compute."""
 
 
 class Service:
@@ -75,12 +77,20 @@ class Service:
         """The reason why nothing is answered: the golden set does not pass. Empty where it does."""
         self.held_bytes = 0
         """Bytes of request bodies in memory."""
-        size, compute = settings.batch_size, self.predictor.compute
-        self.batches = Batches(compute, size=size, delay=settings.delay, queue=settings.queue)
+        size, compute, threads = settings.batch_size, self.predictor.compute, settings.threads
+        side_by_side = compute
+        if threads > 1:  # another copy of the weights
+            side_by_side = serve_folder(settings.bundle, threads, side_by_side=True)[0].with_novelty
+        self.batches = Batches(
+            compute, side_by_side, threads, size=size, delay=settings.delay, queue=settings.queue
+        )
         self._decoders = ThreadPoolExecutor(min(DECODERS, os.cpu_count() or 1), "vitkit-decode")
-        # The first images of a size of batch wait for memory, or for a compilation: not a client's.
-        for count in (size, *range(size, 0, -1)):
-            compute(np.zeros((count, *image_shape(model)), np.uint8))
+        # The first images of a size of batch wait for memory, or for a compilation: not a client's. A size
+        # that comes twice running may get a graph of its own.
+        usual = 1 if threads > 1 else size
+        for count in (usual, usual, *range(1, size + 1)):
+            for computing in {compute, side_by_side}:
+                computing(np.zeros((count, *image_shape(model)), np.uint8))
 
     def explain_unready(self) -> str | None:
         """Say why this server should get no more requests; None where it is ready."""
