@@ -383,7 +383,7 @@ def test_a_cluster_computes_the_same_rows_though_its_processes_and_the_command_a
     wait_until(actors, process)
     for number in actors():  # Ray starts others
         os.kill(number, signal.SIGKILL)
-    wait_until(lambda: "part-" in (there / parts.PARTS_RECORD).read_text(), process)  # one counts as finished
+    wait_until(lambda: "part-" in (there / "_parts.json").read_text(), process)  # one counts as finished
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert 0 < len(list(there.glob("*.parquet"))) < 300
