@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.browsers import Browser
+from tests.helpers.browsers import SOFTWARE_GPU, Browser
 
 AT_ONCE = 20
 """Photos that are handed to the page at a time."""
@@ -86,10 +86,11 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("photos", type=Path, help="folder")
     parser.add_argument("--browser", choices=("chromium", "firefox"), default="chromium")
+    parser.add_argument("--software-gpu", action="store_true", help="WebGPU in Chromium, by software")
     parser.add_argument("--count", type=int, default=1000, help="most photos")
     options = parser.parse_args()
     photos = sorted(path for path in options.photos.iterdir() if path.is_file())[: options.count]
-    with Browser(options.browser) as browser:
+    with Browser(options.browser, more=SOFTWARE_GPU if options.software_gpu else ()) as browser:
         measured, answers = ask_page(browser, options.page, photos)
     print(json.dumps({**measured, **compare(options.bundle, photos, answers)}, indent=2))
 

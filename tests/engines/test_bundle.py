@@ -200,9 +200,13 @@ def test_photos_are_named_as_by_vitkit_and_strange_ones_refused(tmp_path: Path) 
     photo = bundle / "golden" / "11.jpg"
     guesses = vitkit.Predictor(bundle)(photo)
     assert guesses.refused
-    code, said = run_check(bundle, photo)
+    text = tmp_path / "text.jpg"
+    text.write_text("no photo")
     best = "  ".join(f"{guess.name} {guess.probability:.1%}" for guess in guesses)
-    assert (code, said) == (0, f"{photo}  none of these, though nearest to  {best}\n")
+    named = f"{photo}  none of these, though nearest to  {best}\n"
+    assert run_check(bundle, photo) == (0, named)
+    code, said = run_check(bundle, text, photo)
+    assert code == 1 and said.startswith(f"{text}  cannot be read as an image: ") and said.endswith(named)
     golden = read_golden(bundle)
     assert golden.refused is not None and golden.refused.all() and golden.logits.shape == (16, 6)
     assert check_bundle(bundle).departs_at is None

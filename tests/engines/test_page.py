@@ -15,7 +15,7 @@ from PIL import Image
 
 import vitkit
 from tests.engines.models import drawn, small
-from tests.helpers.browsers import Browser, Name, find_browser
+from tests.helpers.browsers import SOFTWARE_GPU, Browser, Name, find_browser
 from tests.helpers.refusals import refused
 from vitkit.data.config import DecodeRule, Preprocessing
 from vitkit.engines import page
@@ -158,6 +158,40 @@ def test_a_golden_set_that_was_spoiled_is_noticed(
 @pytest.mark.slow
 @needs_onnxruntime
 @pytest.mark.parametrize("name", browsers)
+def test_webgpu_is_used_only_where_the_golden_set_agrees(
+    name: Name, bundle: Path, photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = vitkit.export(bundle, tmp_path / "gpu.html", to="page", webgpu=True).path
+    golden = read_golden(bundle)
+    logits = golden.logits.copy()
+    logits[5, 2] += 2 * golden.allowed
+    monkeypatch.setattr(page, "read_golden", lambda _: replace(golden, logits=logits))
+    spoiled = vitkit.export(bundle, tmp_path / "spoiled.html", to="page", webgpu=True).path
+    caption = "document.getElementById('levels').caption.textContent"
+    compared = ", compared with the machine that exported the model"
+    with Browser(name) as browser:  # without a graphics processor
+        assert opened(browser, made) == "16 of 16 as when exported"
+        expected = f"computed by WebAssembly{compared}. WebGPU is not used: this browser has none here"
+        assert browser.evaluate(caption).endswith(expected)
+    if name == "firefox":  # it computes WebGPU by no software
+        return
+    with Browser(name, more=SOFTWARE_GPU) as browser:
+        assert opened(browser, made) == "16 of 16 as when exported"
+        assert browser.evaluate(caption).endswith(f"computed by WebGPU{compared}")
+        browser.set_files("files", photos[:1])
+        answer = browser.wait_for("document.querySelector('#answers > li').result")
+        own = vitkit.Predictor(bundle)(photos[0])
+        shares = [guess["probability"] for guess in answer["guesses"]]
+        np.testing.assert_allclose(shares, [guess.probability for guess in own], atol=1e-3)
+        assert browser.evaluate("document.querySelector('.look').hidden") is False
+        assert opened(browser, spoiled).startswith("Only 15 of 16")
+        expected = f"WebAssembly{compared}. WebGPU is not used: only 15 of 16 as when exported"
+        assert browser.evaluate(caption).endswith(expected)
+
+
+@pytest.mark.slow
+@needs_onnxruntime
+@pytest.mark.parametrize("name", browsers)
 def test_a_page_is_used_by_keyboard_and_fits_a_phone(
     name: Name, bundle: Path, photos: list[Path], tmp_path: Path
 ) -> None:
@@ -238,7 +272,7 @@ def test_the_runtime_is_the_pinned_one() -> None:
     record = json.loads((page.WEB / "runtime.json").read_text())
     script = (Path(__file__).parents[2] / "scripts" / "web-runtime").read_text()
     assert record["version"] in script and record["integrity"] in script
-    for name in ("runtime.gz", "wasm.gz", "LICENCES.txt"):
+    for name in ("runtime.gz", "wasm.gz", "gpu-runtime.gz", "gpu-wasm.gz", "LICENCES.txt"):
         assert hashlib.sha256((page.WEB / name).read_bytes()).hexdigest() == record[name]
     assert "MIT License" in (page.WEB / "LICENCES.txt").read_text()
 
@@ -268,8 +302,10 @@ def test_golden_images_that_no_browser_decodes_are_refused(tmp_path: Path) -> No
 def test_another_ending_than_html_is_refused_before_any_work(tmp_path: Path) -> None:
     message = "A page is a file that ends in .html, found .*mine"
     refused(message, vitkit.export, tmp_path / "nothing", tmp_path / "mine", to="page")
+    message = "webgpu is for pages: leave it out, or give to page"
+    refused(message, vitkit.export, tmp_path / "nothing", tmp_path / "mine", webgpu=True)
     refused(
-        "A page resizes images itself: leave inside",
+        "A page resizes images itself: leave inside out, or to page",
         *(vitkit.export, tmp_path / "nothing", tmp_path / "mine.html"),
         to="page",
         inside=True,

@@ -24,6 +24,8 @@ PROGRAMS: dict[Name, tuple[str, ...]] = {
     "chromium": ("chromium", "chromium-browser", "google-chrome"),
     "firefox": ("firefox", "firefox-esr"),
 }
+SOFTWARE_GPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-unsafe-swiftshader")
+"""Options of Chromium for WebGPU without a graphics processor."""
 WAIT = 120.0
 """Seconds for an answer of a browser, on a machine under load."""
 
@@ -84,9 +86,10 @@ class Browser:
     Args:
         name: which browser.
         before: a command that starts the browser, such as `taskset -c 0`.
+        more: further options of the browser.
     """
 
-    def __init__(self, name: Name, before: Sequence[str] = ()) -> None:
+    def __init__(self, name: Name, before: Sequence[str] = (), more: Sequence[str] = ()) -> None:
         program = find_browser(name)
         assert program is not None
         self.name, self.numbers = name, itertools.count(1)
@@ -99,7 +102,7 @@ class Browser:
             "chromium": ["--headless", "--no-sandbox", "--no-first-run", f"--user-data-dir={self.folder}"],
             "firefox": ["--headless", "--no-remote", "--profile", str(self.folder)],
         }[name]
-        options += ["--remote-debugging-port=0"]
+        options += ["--remote-debugging-port=0", *more]
         self.log = self.folder / "log"
         with self.log.open("wb") as log:
             command = [*before, program, *options, "about:blank"]

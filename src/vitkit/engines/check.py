@@ -4,7 +4,7 @@ python check.py              says at which level this machine departs, if at any
 python check.py PHOTO...     names the most probable classes of photos
 
 vitkit export writes this file into every bundle. It needs numpy, Pillow, and onnxruntime or openvino, and no
-vitkit. Exit codes: 0 as when exported, 1 not so.
+vitkit. Exit codes: 0 as when exported, 1 not so, or a photo cannot be read.
 """
 
 import hashlib
@@ -267,9 +267,14 @@ def main(photos: Sequence[str]) -> int:
         return "  ".join([*(["none of these, though nearest to"] if refuse(outputs)[0] else []), *best])
 
     if photos:
+        unread = 0
         for photo in photos:
-            print(f"{photo}  {name_classes(Path(photo))}")
-        return 0
+            try:
+                print(f"{photo}  {name_classes(Path(photo))}")
+            except (OSError, ValueError, Image.DecompressionBombError) as error:
+                print(f"{photo}  cannot be read as an image: {error}")
+                unread = 1
+        return unread
     files = sorted(folder / name for name in described["files"] if name.startswith("golden/"))
     steps = (lambda path: decode(path, rule["decode"]), lambda image: preprocess(image, rule))
     levels = compare(golden, files, classes, *steps, compute, refuse)

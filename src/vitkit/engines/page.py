@@ -46,13 +46,14 @@ TYPES = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "webp": "webp", "gif": "gi
 """The formats of golden images that every browser decodes, by their endings."""
 
 
-def write_page(bundle: Path, out: Path, title: str) -> EngineRecord:
+def write_page(bundle: Path, out: Path, title: str, webgpu: bool = False) -> EngineRecord:
     """Write the page of a bundle, and return the bundle's record.
 
     Args:
         bundle: a folder of `vitkit export` in the format onnx.
         out: the file.
         title: of the page.
+        webgpu: whether the page tries WebGPU first, and uses it where the golden set agrees.
 
     Raises:
         VitkitError: the bundle is damaged or of another engine; or no browser can prepare images as the model
@@ -78,9 +79,10 @@ def write_page(bundle: Path, out: Path, title: str) -> EngineRecord:
             f"{format_bytes(MOST_BYTES)}: take int8, a smaller model, or the bundle itself."
         )
     packed, images = pack_golden(golden)
-    description = describe_page(record, golden, images)
+    description = describe_page(record, golden, images) | {"providers": ["webgpu"] * webgpu + ["wasm"]}
     notices = gzip.compress((WEB / "LICENCES.txt").read_bytes(), 9)
-    runtime = {name: (WEB / f"{name}.gz").read_bytes() for name in ("runtime", "wasm")}
+    names = ("runtime", "wasm", "gpu-runtime", "gpu-wasm") if webgpu else ("runtime", "wasm")
+    runtime = {name: (WEB / f"{name}.gz").read_bytes() for name in names}
     blocks = runtime | {"model": graph, "golden": gzip.compress(packed, 9), "licences": notices}
     text = render(title, record, description, blocks)
     out.write_bytes(("\ufeff" + text).encode("utf-16-le"))
@@ -212,7 +214,6 @@ def describe_page(
         "levels": levels,
         "rule": {**to_json(fit_preprocessing(card.preprocessing, config)), "pillow": pillow},
         "grid": attention_grid(config),
-        "providers": ["wasm"],
         "golden": {
             "decoding": DECODING,
             "allowed": golden.allowed,
@@ -235,7 +236,7 @@ def render(
         "input": f"{format_size(config.image_size)} pixels",
         "precision": record.precision,
         "licence": str(card.origin.get("licence", "not known")),
-        "runtime": f"ONNX Runtime Web {json.loads(_read('runtime.json'))['version']}, WebAssembly",
+        "runtime": f"ONNX Runtime Web {json.loads(_read('runtime.json'))['version']}",
         "made by": f"vitkit {__version__}",
     }
     about = f"Names what is in a photo, by {len(names):,} {kind}: {join_names(names, CLASSES_SHOWN)}."

@@ -121,6 +121,7 @@ def export(
     accept_change: bool = False,
     golden: StrPath | None = None,
     inside: bool = False,
+    webgpu: bool = False,
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
     **load: Unpack[LoadingOptions],
@@ -149,6 +150,8 @@ def export(
             ship with scikit-learn.
         inside: have the graph resize images itself, so that it takes unsigned bytes of any size; for models
             whose images are stretched, bilinear or bicubic.
+        webgpu: have a page compute by WebGPU in browsers where the golden set then agrees, and by WebAssembly
+            in all others; the page becomes 4.4 MB larger.
         accept_change: keep a result that answers otherwise than float32 on more than 1 % of the images.
         quiet: print nothing but warnings.
         listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
@@ -163,13 +166,15 @@ def export(
     listener, out = hushed(listener, quiet), Path(out)
     engine: GraphEngine = "onnxruntime" if format == "onnx" or to == "page" else "openvino"
     refuse_taken(out)
+    if webgpu and to != "page":
+        raise VitkitError("--webgpu is for pages: leave it out, or give --to page.")
     if to == "page":
         if out.suffix.lower() != ".html":
             raise VitkitError(f"A page is a file that ends in .html, found {out}.")
         if inside:
-            raise VitkitError("A page resizes images itself: leave inside (--inside) out, or --to page.")
+            raise VitkitError("A page resizes images itself: leave --inside out, or --to page.")
         if (given := kind_of(source)).kind == "exported model":
-            return _page_of_bundle(given.path, out, listener)
+            return _page_of_bundle(given.path, out, webgpu, listener)
     refuse_precision(engine, precision)
     loaded = start.load_any(source, format_names.LoadOptions(**load))
     model = loaded.model
@@ -228,7 +233,7 @@ def export(
         if to == "page":
             result = place / "page.html"
             with listener.progress("writing the page"):
-                write_page(folder, result, out.stem)
+                write_page(folder, result, out.stem, webgpu)
         refuse_taken(out)
         result.rename(out)
     departures = (*describe_gelu(model.config, precision), *_describe_inside(made))
@@ -236,10 +241,10 @@ def export(
     return Exported(str(source), out, engine, precision, agreement, calibrated, notes, departures)
 
 
-def _page_of_bundle(bundle: Path, out: Path, listener: Listener) -> Exported:
+def _page_of_bundle(bundle: Path, out: Path, webgpu: bool, listener: Listener) -> Exported:
     """Write the page of a bundle that is there already: the same graph, and the same golden set."""
     with beside(out) as place, listener.progress("writing the page"):
-        record = write_page(bundle, place / "page.html", out.stem)
+        record = write_page(bundle, place / "page.html", out.stem, webgpu)
         refuse_taken(out)
         (place / "page.html").rename(out)
     return Exported(str(bundle), out, record.engine, record.precision, record.agreement, None, (), ())

@@ -99,8 +99,10 @@ function showAnswer(data) {
   });
 }
 
-function showLevels({levels, count}) {
-  const body = element("levels").tBodies[0];
+function showLevels({levels, count, provider, refused}) {
+  const body = element("levels").tBodies[0], by = provider === "webgpu" ? "WebGPU" : "WebAssembly";
+  const instead = refused === null ? "" : `. WebGPU is not used: ${refused}`;
+  element("levels").caption.textContent = `The golden set, computed by ${by}, compared with the machine that exported the model${instead}`;
   for (const {name, same, difference, allowed} of levels) {
     const digits = number => number && Math.abs(number) < 1e-3 ? number.toExponential(1) : String(Number(number.toPrecision(3)));
     const shown = number => Number.isFinite(number) ? digits(number) : "not comparable";
@@ -130,7 +132,8 @@ worker.onmessage = ({data}) => {
 };
 worker.onerror = event => say("bad", `The model cannot be computed in this browser: ${event.message || "no worker can be started"}.`);
 
-const blocks = Object.fromEntries(["runtime", "wasm", "model", "golden"].map(name => [name, takeBlock(name)]));
+const named = [...document.querySelectorAll("[id^=block-]")].map(block => block.id.slice("block-".length));
+const blocks = Object.fromEntries(named.filter(name => name !== "licences").map(name => [name, takeBlock(name)]));
 worker.postMessage({kind: "begin", page, ...blocks});
 
 // The ways in: files, the clipboard, dropping, the camera.
