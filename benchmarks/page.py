@@ -30,7 +30,7 @@ def ask_page(browser: Browser, page: Path, photos: list[Path]) -> tuple[dict[str
     """Open a page, hand it the photos, and return what was measured and the answers by file name."""
     start = time.monotonic()
     browser.open(page.resolve().as_uri())
-    browser.wait_for(f"document.getElementById('state') && {CHECKED}", 300)
+    browser.wait_for(f"document.getElementById('state') && {CHECKED}", 900)
     ready = time.monotonic() - start
     measured: dict[str, Any] = {
         "state": browser.evaluate("document.getElementById('state').textContent"),
