@@ -236,13 +236,23 @@ def test_int8_of_onnx_is_of_weights_alone_and_distances_stay_float(tmp_path: Pat
     np.testing.assert_allclose(golden.logits, alone, atol=1e-4)
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+RESIZED: dict[str, dict[str, Any]] = {
+    "stretch": {},
+    "stretch bicubic": {"interpolation": "bicubic"},
+    "stretch by samples": {"antialias": False},
+    "squash": {"resize": "squash", "crop_fraction": 0.7},
+    "crop": {"resize": "crop", "crop_fraction": 0.875},
+    "crop by samples": {"resize": "crop", "antialias": False},
+    "shortest": {"resize": "shortest", "crop_fraction": 0.9, "interpolation": "bicubic"},
+    "shortest down": {"resize": "shortest", "crop_fraction": 0.67, "crop_offset": "down"},
+}
+
+
+@pytest.mark.parametrize("way", RESIZED)
 @pytest.mark.parametrize("format", ["openvino", "onnx"])
-def test_a_graph_resizes_images_itself_as_pillow_does(
-    format: GraphFormat, interpolation: Any, tmp_path: Path
-) -> None:
+def test_a_graph_resizes_images_itself_as_vitkit_does(format: GraphFormat, way: str, tmp_path: Path) -> None:
     model = drawn(PLAIN)
-    rule = Preprocessing((16, 24), interpolation=interpolation)
+    rule = Preprocessing((16, 24), **RESIZED[way])
     model.card = ModelCard(class_names=NAMES, preprocessing=rule)
     bundle = exported(model, tmp_path, format, inside=True)
     checked, golden = check_bundle(bundle), read_golden(bundle)
@@ -257,14 +267,17 @@ def test_a_graph_resizes_images_itself_as_pillow_does(
     np.testing.assert_allclose(
         serve_folder(bundle, 1)[0].with_novelty(golden.pixels.transpose(0, 3, 1, 2)), golden.logits, atol=1e-4
     )
-    model.card = ModelCard(class_names=NAMES, preprocessing=replace(rule, resize="crop"))
-    refused(
-        r"prepared otherwise \(crop",
-        vitkit.export,
-        vitkit.save_model(model, tmp_path / "cropped"),
-        tmp_path / "x",
-        inside=True,
-    )
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [{"resize": "longest"}, {"resize": "shortest", "crop_fraction": 1.1}, {"interpolation": "lanczos"}],
+)
+def test_a_way_to_resize_that_graphs_have_not_is_refused(rule: Any, tmp_path: Path) -> None:
+    model = drawn(PLAIN)
+    model.card = ModelCard(class_names=NAMES, preprocessing=Preprocessing((16, 24), **rule))
+    saved = vitkit.save_model(model, tmp_path / "model")
+    refused(r"without borders .* prepared otherwise", vitkit.export, saved, tmp_path / "x", inside=True)
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -200,14 +200,50 @@ def refuse_inside(rule: Preprocessing) -> None:
     """Refuse a preprocessing that is not written into graphs.
 
     Raises:
-        VitkitError: it crops or pads, or has a filter that the engines lack.
+        VitkitError: it puts borders around images, leaves their size, or has a filter that the engines lack.
     """
-    if rule.resize != "stretch" or not rule.antialias or rule.interpolation not in INSIDE:
-        way = f"{rule.resize}, {rule.interpolation}{'' if rule.antialias else ' without antialias'}"
+    has_borders = rule.resize in ("longest", "none") or (rule.resize != "stretch" and rule.crop_fraction > 1)
+    if has_borders or rule.interpolation not in INSIDE:
+        way = f"{rule.resize}, crop_fraction {rule.crop_fraction:g}, {rule.interpolation}"
         raise VitkitError(
-            "A graph resizes images itself where they are stretched, bilinear or bicubic, with antialias; "
-            f"this model's are prepared otherwise ({way}). Leave --inside out, and prepare them outside."
+            "A graph resizes images itself without borders (stretch, squash, crop, shortest; crop_fraction "
+            f"at most 1), bilinear or bicubic; this model's are prepared otherwise ({way}). Leave --inside "
+            "out, and prepare them outside."
         )
+
+
+Value = Any
+"""A value in a graph: its name in ONNX, a node in OpenVINO; or a number that is known when it is made."""
+Operation = Callable[..., Value]
+"""Adds an operation of ONNX by its name, on floats; Round is half to even."""
+
+
+def _resized(sides: Sequence[Value], axis: Literal[0, 1], rule: Preprocessing, add: Operation) -> list[Value]:
+    """Compute the side that an image's side is resized to, and where its middle begins, as `preprocess` does.
+    An image of the model's own size is taken as one that was prepared outside.
+
+    Args:
+        sides: height and width of the image, as floats.
+        axis: 0 for the height, 1 for the width.
+        rule: as `refuse_inside` lets it pass.
+        add: adds an operation.
+    """
+    kept = rule.image_size[axis]
+    if rule.resize == "stretch":
+        return [kept, 0]
+    side, across = (rule.resized(0), rule.resized(1))[:: -1 if axis else 1]
+    is_down = rule.resize == "crop" or rule.crop_offset == "down"
+    resized: Value = float(side)
+    if rule.resize != "squash":
+        # As long as it is where the other side becomes what it must be: or else this one becomes that.
+        whole = add("Div", add("Mul", sides[axis], float(across)), sides[1 - axis])
+        rounding = "Floor" if rule.resize == "shortest" and side == across else "Round"
+        resized = add("Max", add(rounding, whole), resized)
+    spare = add("Div", add("Sub", resized, float(kept)), 2.0)
+    equal = [add("Equal", *pair) for pair in zip(sides, map(float, rule.image_size), strict=True)]
+    prepared = add("And", *equal)
+    first = add("Floor" if is_down else "Round", spare)
+    return [add("Where", prepared, float(kept), resized), add("Where", prepared, 0.0, first)]
 
 
 def resize_inside_onnx(path: Path, rule: Preprocessing) -> None:
@@ -218,19 +254,43 @@ def resize_inside_onnx(path: Path, rule: Preprocessing) -> None:
         rule: as `refuse_inside` lets it pass.
     """
     onnx = import_package("onnx")
-    model, image, nodes = onnx.load(path), "images", list[Any]()
-    graph, mode = model.graph, INSIDE[rule.interpolation][0]
-    for axis in (3, 2):  # the columns first, each time to whole levels: as Pillow does in most cases
-        side = onnx.numpy_helper.from_array(np.array([rule.image_size[axis - 2]]), f"inside_{axis}")
-        graph.initializer.append(side)
-        inputs, image = [image, "", "", side.name], f"inside_{axis}_resized"
-        options = {"mode": mode, "cubic_coeff_a": -0.5, "axes": [axis], "antialias": 1, "exclude_outside": 1}
-        nodes.append(onnx.helper.make_node("Resize", inputs, [image], **options))
+    model, nodes = onnx.load(path), list[Any]()
+    graph, kinds = model.graph, onnx.TensorProto
+
+    def name_of(value: Value) -> str:
+        if isinstance(value, str):
+            return value
+        name = f"inside/constant{len(graph.initializer)}"
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array([value]), name))
+        return name
+
+    def add(operation: str, *inputs: Value, **options: Any) -> str:
+        output = f"inside/{len(nodes)}"
+        nodes.append(onnx.helper.make_node(operation, [*map(name_of, inputs)], [output], **options))
+        return output
+
+    def whole(value: Value) -> Value:
+        return add("Cast", value, to=kinds.INT64) if isinstance(value, str) else value
+
+    shapes = [add("Shape", "images", start=axis, end=axis + 1) for axis in (2, 3)]
+    sides, image = [add("Cast", shape, to=kinds.DOUBLE) for shape in shapes], "images"
+    options = {"mode": INSIDE[rule.interpolation][0], "antialias": int(rule.antialias)}
+    if rule.antialias:
+        options |= {"cubic_coeff_a": -0.5, "exclude_outside": 1}
+    else:
+        image = add("Cast", image, to=kinds.FLOAT)
+    # The columns first, each time to whole levels with antialias: as Pillow does in most cases.
+    for axis in (1, 0):
+        size, first = map(whole, _resized(sides, axis, rule, add))
+        image = add("Resize", image, "", "", size, axes=[2 + axis], **options)
+        image = add("Slice", image, first, add("Add", first, rule.image_size[axis]), 2 + axis)
+    if not rule.antialias:
+        image = add("Cast", add("Floor", add("Add", image, np.float32(0.5))), to=kinds.UINT8)
     for node in graph.node:
         node.input[:] = [image if name == "images" else name for name in node.input]
-    shape, kind = ["batch", rule.decode.channels, "height", "width"], onnx.TensorProto.UINT8
+    shape = ["batch", rule.decode.channels, "height", "width"]
     for part, values in (
-        (graph.input, [onnx.helper.make_tensor_value_info("images", kind, shape)]),
+        (graph.input, [onnx.helper.make_tensor_value_info("images", kinds.UINT8, shape)]),
         (graph.node, [*nodes, *graph.node]),
     ):
         del part[:]
@@ -242,13 +302,32 @@ def resize_inside_onnx(path: Path, rule: Preprocessing) -> None:
 def resize_inside_openvino(graph: Any, rule: Preprocessing) -> Any:
     """Make of a graph of OpenVINO another that takes images of any size, and resizes them itself."""
     openvino, ops = import_package("openvino"), import_package("openvino.opset13")
+    names = {"Mul": "multiply", "Div": "divide", "Sub": "subtract", "Max": "maximum", "Floor": "floor"}
+    names |= {"Equal": "equal", "And": "logical_and", "Where": "select"}
+
+    def constant(value: Value, kind: Any) -> Value:
+        return ops.constant(np.array([value], kind)) if isinstance(value, int | float) else value
+
+    def add(operation: str, *inputs: Value) -> Value:
+        floats = [constant(value, np.float32) for value in inputs]
+        return ops.round(*floats) if operation == "Round" else getattr(ops, names[operation])(*floats)
+
+    def whole(value: Value) -> Value:
+        return constant(value, np.int64) if isinstance(value, int) else ops.convert(value, "i64")
+
     images = ops.parameter([-1, rule.decode.channels, -1, -1], np.uint8, name="images")
-    values, mode = ops.convert(images, "f32"), INSIDE[rule.interpolation][1]
-    for axis in (3, 2):
-        size, axes = (ops.constant(np.array([number])) for number in (rule.image_size[axis - 2], axis))
+    shape, zero, one = ops.shape_of(images), ops.constant(0), ops.constant(np.array([1]))
+    sides = [ops.convert(ops.gather(shape, ops.constant(np.array([axis])), zero), "f32") for axis in (2, 3)]
+    values = ops.convert(images, "f32")
+    mode = INSIDE[rule.interpolation][1] if rule.antialias else "linear_onnx"
+    for axis in (1, 0):
+        size, first = map(whole, _resized(sides, axis, rule, add))
+        axes, last = ops.constant(np.array([2 + axis])), ops.add(first, whole(rule.image_size[axis]))
         values = ops.interpolate(values, size, mode, "sizes", cube_coeff=-0.5, axes=axes)
-        values = ops.clamp(ops.round(values, "half_away_from_zero"), 0.0, 255.0)
-    pixels = ops.convert(values, "u8")
+        values = ops.slice(values, first, last, one, axes)
+        if rule.antialias:
+            values = ops.clamp(ops.round(values, "half_away_from_zero"), 0.0, 255.0)
+    pixels = ops.convert(values if rule.antialias else ops.round(values, "half_away_from_zero"), "u8")
     (parameter,) = graph.get_parameters()
     for target in parameter.output(0).get_target_inputs():
         target.replace_source_output(pixels.output(0))

@@ -148,8 +148,8 @@ def export(
         golden: up to 16 images, a folder of JPEG and PNG files, that other machines are checked by; the files
             go with the model, with all that a camera wrote into them. Left out, parts of two photos that
             ship with scikit-learn.
-        inside: have the graph resize images itself, so that it takes unsigned bytes of any size; for models
-            whose images are stretched, bilinear or bicubic.
+        inside: have the graph resize and cut images itself, so that it takes unsigned bytes of any size; for
+            models whose images get no border, bilinear or bicubic.
         webgpu: have a page compute by WebGPU in browsers where the golden set then agrees, and by WebAssembly
             in all others; the page becomes 4.4 MB larger.
         accept_change: keep a result that answers otherwise than float32 on more than 1 % of the images.
@@ -286,9 +286,11 @@ def _describe_inside(golden: Golden) -> list[str]:
     """Say how far a graph that resizes images itself is from Pillow, if it does."""
     if golden.inside is None:
         return []
-    logits = golden.logits[:, : golden.inside.shape[1]]
-    far = float(np.abs(golden.inside - logits).max() / (logits.std() or 1))
-    same, count = int((golden.inside.argmax(1) == logits.argmax(1)).sum()), len(logits)
+    # One of the model's own size counts as prepared, and is not cut by the graph.
+    other = [image.shape != golden.pixels.shape[1:] for image in golden.decoded]
+    inside, logits = golden.inside[other], golden.logits[other, : golden.inside.shape[1]]
+    far = float(np.abs(inside - logits).max(initial=0) / (logits.std() or 1))
+    same, count = int((inside.argmax(1) == logits.argmax(1)).sum()), len(logits)
     return [
         f"the graph resizes images itself: its logits are at most {far:.1e} of their standard deviation from "
         f"those of images that Pillow resized, and {same} of {count} have the same best class"
