@@ -228,9 +228,9 @@ def _resized(sides: Sequence[Value], axis: Literal[0, 1], rule: Preprocessing, a
         rule: as `refuse_inside` lets it pass.
         add: adds an operation.
     """
-    kept = rule.image_size[axis]
+    cut = rule.image_size[axis]
     if rule.resize == "stretch":
-        return [kept, 0]
+        return [cut, 0]
     side, across = (rule.resized(0), rule.resized(1))[:: -1 if axis else 1]
     is_down = rule.resize == "crop" or rule.crop_offset == "down"
     resized: Value = float(side)
@@ -239,11 +239,11 @@ def _resized(sides: Sequence[Value], axis: Literal[0, 1], rule: Preprocessing, a
         whole = add("Div", add("Mul", sides[axis], float(across)), sides[1 - axis])
         rounding = "Floor" if rule.resize == "shortest" and side == across else "Round"
         resized = add("Max", add(rounding, whole), resized)
-    spare = add("Div", add("Sub", resized, float(kept)), 2.0)
+    spare = add("Div", add("Sub", resized, float(cut)), 2.0)
     equal = [add("Equal", *pair) for pair in zip(sides, map(float, rule.image_size), strict=True)]
     prepared = add("And", *equal)
     first = add("Floor" if is_down else "Round", spare)
-    return [add("Where", prepared, float(kept), resized), add("Where", prepared, 0.0, first)]
+    return [add("Where", prepared, float(cut), resized), add("Where", prepared, 0.0, first)]
 
 
 def resize_inside_onnx(path: Path, rule: Preprocessing) -> None:
@@ -316,7 +316,7 @@ def resize_inside_openvino(graph: Any, rule: Preprocessing) -> Any:
         return constant(value, np.int64) if isinstance(value, int) else ops.convert(value, "i64")
 
     images = ops.parameter([-1, rule.decode.channels, -1, -1], np.uint8, name="images")
-    shape, zero, one = ops.shape_of(images), ops.constant(0), ops.constant(np.array([1]))
+    shape, zero, step = ops.shape_of(images), ops.constant(0), ops.constant(np.array([1]))
     sides = [ops.convert(ops.gather(shape, ops.constant(np.array([axis])), zero), "f32") for axis in (2, 3)]
     values = ops.convert(images, "f32")
     mode = INSIDE[rule.interpolation][1] if rule.antialias else "linear_onnx"
@@ -324,7 +324,7 @@ def resize_inside_openvino(graph: Any, rule: Preprocessing) -> Any:
         size, first = map(whole, _resized(sides, axis, rule, add))
         axes, last = ops.constant(np.array([2 + axis])), ops.add(first, whole(rule.image_size[axis]))
         values = ops.interpolate(values, size, mode, "sizes", cube_coeff=-0.5, axes=axes)
-        values = ops.slice(values, first, last, one, axes)
+        values = ops.slice(values, first, last, step, axes)
         if rule.antialias:
             values = ops.clamp(ops.round(values, "half_away_from_zero"), 0.0, 255.0)
     pixels = ops.convert(values if rule.antialias else ops.round(values, "half_away_from_zero"), "u8")
