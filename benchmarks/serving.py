@@ -5,7 +5,7 @@
 
 Run from the repository's root with fastapi, uvicorn, litserve and bentoml installed. All serve the same
 bundle with the same engine and threads, and take turns within a round; the others are paused meanwhile, as
-LitServe uses 9 % of a core while nobody asks. The golden images of the bundle are sent; all must give the
+an idle LitServe uses 9 % of a core. The golden images of the bundle are sent; all must give the
 same best classes. Requests stay on this machine.
 """
 

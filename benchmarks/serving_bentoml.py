@@ -2,8 +2,8 @@
 
     BUNDLE=FOLDER python -m bentoml serve benchmarks.serving_bentoml:Bento -p PORT
 
-It decodes, preprocesses, computes and answers by `vitkit.Predictor`, with the same engine, threads and
-batches as `vitkit serve`. Images come as base64 in JSON, in a list, because BentoML unites requests along it.
+It decodes, preprocesses, computes and answers by `vitkit.Predictor`, with the same engine and threads as
+`vitkit serve`. Images come as base64 in JSON, in a list, because BentoML unites requests along it.
 """
 
 import base64
@@ -25,7 +25,7 @@ class Bento:
     def __init__(self) -> None:
         self.predictor = Predictor(os.environ["BUNDLE"])
 
-    # As many images as `vitkit serve` unites; requests that would wait for longer than this are refused.
+    # As many images as LitServe unites here; requests that would wait for longer than this are refused.
     @bentoml.api(batchable=True, max_batch_size=8, max_latency_ms=60_000)  # type: ignore[untyped-decorator]
     def predict(self, images: list[str]) -> list[dict[str, Any]]:
         """Answer the images of several requests."""

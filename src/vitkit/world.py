@@ -28,6 +28,13 @@ a message does not count, and small beside the gradients."""
 T = TypeVar("T")
 
 
+def usable_processors() -> int:
+    """Count the processors that this process may use, which may be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @dataclass
 class Activity:
     """The time that a process waits for the others."""

@@ -272,8 +272,10 @@ def resize_inside_onnx(path: Path, rule: Preprocessing) -> None:
     def whole(value: Value) -> Value:
         return add("Cast", value, to=kinds.INT64) if isinstance(value, str) else value
 
-    shapes = [add("Shape", "images", start=axis, end=axis + 1) for axis in (2, 3)]
-    sides, image = [add("Cast", shape, to=kinds.DOUBLE) for shape in shapes], "images"
+    sides, image, cuts = list[str](), "images", rule.resize != "stretch"
+    if cuts:
+        shapes = [add("Shape", "images", start=axis, end=axis + 1) for axis in (2, 3)]
+        sides = [add("Cast", shape, to=kinds.DOUBLE) for shape in shapes]
     options = {"mode": INSIDE[rule.interpolation][0], "antialias": int(rule.antialias)}
     if rule.antialias:
         options |= {"cubic_coeff_a": -0.5, "exclude_outside": 1}
@@ -283,7 +285,8 @@ def resize_inside_onnx(path: Path, rule: Preprocessing) -> None:
     for axis in (1, 0):
         size, first = map(whole, _resized(sides, axis, rule, add))
         image = add("Resize", image, "", "", size, axes=[2 + axis], **options)
-        image = add("Slice", image, first, add("Add", first, rule.image_size[axis]), 2 + axis)
+        if cuts:
+            image = add("Slice", image, first, add("Add", first, rule.image_size[axis]), 2 + axis)
     if not rule.antialias:
         image = add("Cast", add("Floor", add("Add", image, np.float32(0.5))), to=kinds.UINT8)
     for node in graph.node:

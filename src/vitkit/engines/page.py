@@ -1,8 +1,9 @@
 """The page that is the model: a single HTML file that answers in a browser, with no server and no request.
 
-It holds the graph of a bundle, ONNX Runtime Web in WebAssembly, the golden set and scripts that decode and
-resize as vitkit does (`web/`). The file is UTF-16: a character then carries 15 bits of what is compressed,
-where base64 takes a third more. The mark at its beginning says so to every browser, whatever a server says.
+It holds the graph of a bundle, ONNX Runtime Web in WebAssembly (with WebGPU too where a page is to try it),
+the golden set, and scripts that decode and resize as vitkit does (`web/`). The file is UTF-16: a character
+then carries 15 bits of what is compressed, where base64 takes a third more. The mark at its beginning says so
+to every browser, whatever a server says.
 """
 
 import base64

@@ -14,6 +14,7 @@ from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.result import Result
 from vitkit.runs.folder import kind_of
 from vitkit.text import pluralize
+from vitkit.world import usable_processors
 
 KEY = "VITKIT_KEY"
 """The variable of the environment that may hold the key: a command line can be read by everybody."""
@@ -124,8 +125,7 @@ def serve(
             )
 
         most = max(1, min(32, queue // 2))  # a single request fills no queue
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        threads = thread_count() or max(1, cores // processes)
+        threads = thread_count() or max(1, usable_processors() // processes)
         limits = (batch_size, delay / 1000, queue, max_bytes, max_pixels, most, secret, drain, threads)
         settings = Settings(bundle, Path(counts), *limits)
         if processes == 1:

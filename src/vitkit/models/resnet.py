@@ -34,7 +34,7 @@ class StdConv2d(nn.Module):
             stride 2 pads less at the top and left than at the bottom and right. The output has the same size.
         standardization: "std" divides by std + eps (vision_transformer `models_resnet.py:22-39`), "variance"
             by sqrt(var + eps) (big_vision `models/bit_paper.py`); "done" is for kernels that are already
-            standardised, in a graph that nobody trains.
+            standardised, in a graph that is not trained.
         eps: keeps a kernel of equal numbers from a division by zero; added as `standardization` says.
     """
 

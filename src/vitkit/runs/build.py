@@ -29,7 +29,7 @@ from vitkit.training.gradients import divide, places_of, step_seed
 from vitkit.training.trainer import Trainer
 from vitkit.weights.loading import fill
 from vitkit.weights.model_card import card_of
-from vitkit.world import ALONE, World, prepared_together
+from vitkit.world import ALONE, World, prepared_together, usable_processors
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def build_trainer(parts: Parts, sharding: Sharding = "replicas", compares: bool 
     # Where every core computes, writing a checkpoint beside the steps costs what waiting for it costs, and
     # its copy takes memory for nothing (docs/results/speed.md).
     computing = torch.get_num_threads() * world.on_machine
-    has_idle = device.type != "cpu" or computing < machine.usable_processors()
+    has_idle = device.type != "cpu" or computing < usable_processors()
     return Trainer(
         parts.folder,
         parts.model,

@@ -112,13 +112,6 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def usable_processors() -> int:
-    """Count the processors that this process may use, which may be fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def require_threads(threads: int | None) -> None:
     """Refuse a number of threads that PyTorch would not take; None leaves the choice to PyTorch.
 

@@ -26,9 +26,9 @@ from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
 from vitkit.errors import VitkitError
-from vitkit.runs.machine import require_threads, usable_processors
+from vitkit.runs.machine import require_threads
 from vitkit.signals import STOP_SIGNALS
-from vitkit.world import World, world_of_environment
+from vitkit.world import World, usable_processors, world_of_environment
 
 LONGEST_WAIT = timedelta(days=1)
 """The time that processes wait for another one: process 0 plans and evaluates alone, which may take hours.

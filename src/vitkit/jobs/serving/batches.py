@@ -57,7 +57,7 @@ class Batches:
 
     Args:
         compute: computes a batch with all cores.
-        side_by_side: computes a batch with one core; None where there is but one.
+        side_by_side: computes a batch with one core; None where there is one core in all.
         threads: the batches that `side_by_side` computes at a time.
         size: the most images of a batch.
         delay: the most seconds that an image waits for others while a thread is free.
@@ -175,7 +175,7 @@ class Batches:
             self._changed.clear()
 
     def _take(self) -> tuple[list[Waiting], int]:
-        """Take the images of a batch, of which those of gone clients are dropped; and the cores for it."""
+        """Take the images of a batch and the cores for it; images of gone clients are dropped."""
         waiting, is_idle = len(self._waiting), self._idle_cores == self._cores
         cores = self._cores if is_idle and waiting < self._cores else 1
         share = min(self._size, math.ceil(waiting * cores / self._idle_cores))

@@ -4,7 +4,6 @@ Nothing here knows HTTP; `application.py` does. Nothing imports torch.
 """
 
 import asyncio
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from vitkit.jobs.serving.batches import Batches
 from vitkit.jobs.serving.inference_protocol import image_shape
 from vitkit.jobs.serving.metrics import Metrics
 from vitkit.tasks.answering import Answer
+from vitkit.world import usable_processors
 
 DECODERS = 4
 """Most threads that decode: each may hold an image of the largest size."""
@@ -84,7 +84,7 @@ class Service:
         self.batches = Batches(
             compute, side_by_side, threads, size=size, delay=settings.delay, queue=settings.queue
         )
-        self._decoders = ThreadPoolExecutor(min(DECODERS, os.cpu_count() or 1), "vitkit-decode")
+        self._decoders = ThreadPoolExecutor(min(DECODERS, usable_processors()), "vitkit-decode")
         # The first images of a size of batch wait for memory, or for a compilation: not a client's. A size
         # that comes twice running may get a graph of its own.
         usual = 1 if threads > 1 else size
