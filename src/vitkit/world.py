@@ -8,7 +8,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 """The variables that torchrun sets: number of this process, count of all, and both on this machine."""
-
-BUCKET_BYTES = 32 * 2**20
-"""Bytes of gradients that are summed over the processes at a time, in a copy: large enough that the delay of
-a message does not count, and small beside the gradients."""
 
 T = TypeVar("T")
 
@@ -74,32 +70,30 @@ class World:
         """Whether this is the process that writes files and reports."""
         return self.rank == 0
 
-    def add(self, tensors: Sequence["Tensor"]) -> None:
-        """Replace tensors of one type by their sums over all processes, in place.
-
-        They are added in buckets that follow from their shapes alone, so that a run that is continued adds in
-        the same order.
-        """
+    def add(self, tensor: "Tensor") -> None:
+        """Replace a tensor by its sum over all processes, in place."""
         if self.size == 1:
             return
-        import torch
         import torch.distributed as dist
 
-        buckets: list[list[Tensor]] = []
-        size = 0
-        for tensor in tensors:
-            if not buckets or size + tensor.nbytes > BUCKET_BYTES:
-                buckets.append([])
-                size = 0
-            buckets[-1].append(tensor)
-            size += tensor.nbytes
         with self.activity.together():
-            for bucket in buckets:
-                flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-                dist.all_reduce(flat)
-                sizes = [tensor.numel() for tensor in bucket]
-                for tensor, part in zip(bucket, torch.split(flat, sizes), strict=True):
-                    tensor.copy_(part.view_as(tensor))
+            dist.all_reduce(tensor)
+
+    def begin_adding(self, tensor: "Tensor") -> Callable[[], None]:
+        """Begin to replace a tensor by its sum over all of several processes, in place.
+
+        Returns:
+            A function that waits for the sum.
+        """
+        import torch.distributed as dist
+
+        work: Any = dist.all_reduce(tensor, async_op=True)
+
+        def wait() -> None:
+            with self.activity.together():
+                work.wait()
+
+        return wait
 
     def total(self, *numbers: float) -> list[float]:
         """Sum numbers over all processes, in float64."""

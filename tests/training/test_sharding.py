@@ -2,7 +2,8 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import model_config
 from vitkit.runs.trained_model import DataRecord, RejectedFiles
+from vitkit.training import gradients as gradients_module
 from vitkit.training.checkpoint import give_parts, survey
 from vitkit.training.config import ClassificationConfig, Sharding, TrainingConfig
 from vitkit.training.gradients import Gradients, collect, divide, places_of, shard
@@ -283,6 +285,38 @@ def test_in_bfloat16_gradients_are_those_of_replicas(processes: Processes) -> No
     replicas = processes.run(2, bfloat16_gradients, "replicas")[0]
     for gradients in processes.run(2, bfloat16_gradients, "fsdp"):
         assert all(torch.equal(mine, other) for mine, other in zip(gradients, replicas, strict=True))
+
+
+def order_of_sums(world: World) -> tuple[list[str], torch.Tensor]:
+    """List when a sum over the processes begins, and when the first parameter's gradient is there."""
+    gradients_module.BUCKET_BYTES = 1  # every parameter in a bucket of its own
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 1)).double()
+    order: list[str] = []
+
+    class Watched(World):
+        def begin_adding(self, tensor: torch.Tensor) -> Callable[[], None]:
+            order.append(f"sum of {tensor.numel()}")
+            return super().begin_adding(tensor)
+
+    first: Any = model[1]
+    first.weight.register_post_accumulate_grad_hook(lambda parameter: order.append("first gradient"))
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
+    images = torch.arange(2, dtype=torch.uint8)[:, None, None, None].expand(2, 1, 2, 2)
+    batch = Batch(images, {}, torch.tensor([True, True]), torch.arange(2)).slice(world.rank, world.rank + 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    config = TrainingConfig(batch_size=2)
+    watched = Watched(world.rank, world.size)
+    Gradients(model, Sum(), optimizer, nullcontext, 1, config, world=watched).compute(batch, 0)
+    return order, first.weight.grad
+
+
+def test_gradients_are_summed_during_the_backward_pass(processes: Processes) -> None:
+    orders, gradients = zip(*processes.run(2, order_of_sums), strict=True)
+    before, after = orders[0][:-2], orders[0][-2:]
+    assert sorted(before[:2]) == ["sum of 1", "sum of 3"]  # the last layer's, its bias first or its weights
+    assert "first gradient" in after and orders[0] == orders[1]
+    assert torch.equal(*gradients)
 
 
 def test_a_loss_with_parameters_is_not_divided(tmp_path: Path) -> None:

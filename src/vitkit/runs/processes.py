@@ -83,7 +83,7 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
         _joined.append((world, watch, writer))
         atexit.register(leave_processes)  # also where an error ends the process
         ranks = torch.full((3,), world.rank + 1.0)
-        world.add([ranks])
+        world.add(ranks)
     except (RuntimeError, ValueError) as error:
         raise VitkitError(
             f"Process {world.rank} of {world.size} on {socket.gethostname()} cannot reach the others, which "

@@ -303,7 +303,7 @@ class MaskedImagesLearning(Learning):
                     total, images = total + losses.double().sum().item(), images + len(losses)
                     baseline.add(hidden.targets[here.mask].flatten(0, 1))
             total, images_of_all = world.total(total, images)
-            world.add([baseline.counts])
+            world.add(baseline.counts)
             if not images_of_all:
                 raise VitkitError(
                     "Expected validation images to measure the loss on, and none can be read: look at them "

@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -221,6 +221,67 @@ def out_of_memory_explained(size: int, shape: torch.Size) -> Iterator[None]:
         ) from error
 
 
+BUCKET_BYTES = 32 * 2**20
+"""Bytes of gradients that are summed over the processes at a time: large enough that the delay of a message
+does not count, and small beside the gradients."""
+
+
+class GradientSums:
+    """Sums gradients over several processes, in buckets, while the backward pass computes the others.
+
+    Buckets follow from the parameters alone, and every process begins to sum them in the same order, those of
+    the last parameters first, whose gradients come first: a run that is continued adds in the same order.
+    From then on the gradients of a bucket are parts of one tensor. A missing gradient counts as zeros.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], world: World) -> None:
+        self.world = world
+        self.buckets: list[list[nn.Parameter]] = []
+        size = 0
+        for parameter in reversed(parameters):
+            if not self.buckets or size + parameter.nbytes > BUCKET_BYTES:
+                self.buckets.append([])
+                size = 0
+            self.buckets[-1].append(parameter)
+            size += parameter.nbytes
+        self.places = {p: place for place, bucket in enumerate(self.buckets) for p in bucket}
+        self.missing = [0] * len(self.buckets)  # gradients that the backward pass will still compute
+        self.waits: list[Callable[[], None]] = []  # for the buckets that are being summed
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(self._hear)  # type: ignore[no-untyped-call]
+        self.hears = False
+
+    def expect(self) -> None:
+        """Begin to sum each bucket as soon as the next backward pass has computed its gradients."""
+        self.missing, self.hears = [len(bucket) for bucket in self.buckets], True
+
+    def _hear(self, parameter: Tensor) -> None:
+        if self.hears:
+            self.missing[self.places[cast("nn.Parameter", parameter)]] -= 1
+            while len(self.waits) < len(self.buckets) and not self.missing[len(self.waits)]:
+                self._begin()
+
+    def _begin(self) -> None:
+        """Begin to sum the next bucket."""
+        bucket = self.buckets[len(self.waits)]
+        flat = torch.cat(
+            [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in bucket]
+        )
+        sizes = [parameter.numel() for parameter in bucket]
+        for parameter, part in zip(bucket, torch.split(flat, sizes), strict=True):
+            parameter.grad = part.view_as(parameter)
+        self.waits.append(self.world.begin_adding(flat))
+
+    def finish(self) -> None:
+        """Sum the buckets that are left, and wait for all."""
+        self.hears = False
+        while len(self.waits) < len(self.buckets):
+            self._begin()
+        for wait in self.waits:
+            wait()
+        self.waits.clear()
+
+
 @dataclass
 class Gradients:
     """Adds up the gradients of a batch, micro-batch by micro-batch."""
@@ -254,6 +315,12 @@ class Gradients:
         self.device = next(self.model.parameters()).device
         stream: Any = torch.cuda.Stream
         self.copies = stream(self.device) if self.device.type == "cuda" else None
+        # The gradients of a sharded model are added up by each pass that computes them.
+        trained = {p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad}
+        in_order = dict.fromkeys((*self.model.parameters(), *self.objective.parameters()))
+        parameters = [p for p in in_order if p in trained and not is_sharded(p)]
+        self.sums = GradientSums(parameters, self.world) if self.world.size > 1 else None
+        self.fits = self.device.type == "cpu"  # whether a step of this size is known to fit into memory
 
     def compute(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Compute the gradients of a batch; where a GPU's memory is too small, in halves from this step on.
@@ -277,16 +344,18 @@ class Gradients:
             with out_of_memory_explained(self.size, batch.images.shape):
                 try:
                     totals = self._add_up(batch, step, valid)
+                    self.fits = True
                     break
                 except torch.OutOfMemoryError:  # of a GPU: a CPU's allocator raises another error
-                    if self.size == 1 or self.is_sharded:  # the others would wait for passes that come twice
+                    # The others would wait for passes and sums that come twice.
+                    if self.size == 1 or self.is_sharded or (self.sums is not None and self.sums.waits):
                         raise
             # Out here, where no error holds the tensors any more that were alive when it was raised.
             self.optimizer.zero_grad()
             for buffer, value in zip(self.objective.buffers(), copies, strict=True):
                 buffer.copy_(value)
             torch.cuda.empty_cache()
-            self.size = (self.size + 1) // 2
+            self.size, self.fits = (self.size + 1) // 2, False
         return totals if self.world.size == 1 else self._add_processes(totals)
 
     def _placed(self) -> Iterator[tuple[int, Share]]:
@@ -302,24 +371,32 @@ class Gradients:
         """Add up the gradients of this process's shares, at most `size` images at a time."""
         self.optimizer.zero_grad()
         totals: dict[str, Tensor] = {}
-        for at, share in self._placed():
-            # A process without images passes one that counts for nothing.
-            for start in range(0, max(len(share), self.is_sharded), max(self.size, 1)):
-                # All randomness of the micro-batch (dropout, mixup) follows from its number: a resumed run
-                # draws the same, and a checkpoint stores no state of any random generator.
-                self._seed(step_seed(self.seed, step, share.part))
-                part, rows = self._take(batch, at, share, start, step)
-                micro = send_batch(part, self.device, self.copies)
-                self._set_rows(rows)
-                with self.autocast():
-                    loss, metrics = self.objective(self.model, micro, step, self.total_steps)
-                # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of the
-                # batch, the gradients add up to the gradient of the mean over the whole batch.
-                fraction = (micro.mask.sum().double() / valid).to(loss.dtype)
-                (loss * fraction).backward()
-                for name, value in {"loss": loss, **metrics}.items():
-                    before = totals.get(name, torch.zeros((), device=self.device))
-                    totals[name] = before + value.detach() * fraction
+        # A process without images passes one that counts for nothing.
+        passes = [
+            (at, share, start)
+            for at, share in self._placed()
+            for start in range(0, max(len(share), self.is_sharded), max(self.size, 1))
+        ]
+        for number, (at, share, start) in enumerate(passes, 1):
+            # All randomness of the micro-batch (dropout, mixup) follows from its number: a resumed run draws
+            # the same, and a checkpoint stores no state of any random generator.
+            self._seed(step_seed(self.seed, step, share.part))
+            part, rows = self._take(batch, at, share, start, step)
+            micro = send_batch(part, self.device, self.copies)
+            self._set_rows(rows)
+            with self.autocast():
+                loss, metrics = self.objective(self.model, micro, step, self.total_steps)
+            # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of the
+            # batch, the gradients add up to the gradient of the mean over the whole batch.
+            fraction = (micro.mask.sum().double() / valid).to(loss.dtype)
+            # A sum that has begun cannot be taken back when memory runs out. A sharded model sums by itself,
+            # and messages of two kinds would have no order.
+            if self.sums is not None and number == len(passes) and self.fits and not self.is_sharded:
+                self.sums.expect()
+            (loss * fraction).backward()
+            for name, value in {"loss": loss, **metrics}.items():
+                before = totals.get(name, torch.zeros((), device=self.device))
+                totals[name] = before + value.detach() * fraction
         self._set_rows(None)  # the next training images may be a whole batch
         return totals
 
@@ -356,22 +433,19 @@ class Gradients:
 
     def _add_processes(self, totals: dict[str, Tensor]) -> dict[str, Tensor]:
         """Sum gradients and totals over all processes."""
+        assert self.sums is not None
+        has_gradient = torch.tensor([p.grad is not None for p in self.sums.places], dtype=torch.float32)
+        self.sums.finish()
         # A process without images has no totals, and process 0 always has images.
         names = self.world.tell(list(totals))
-        # The gradients of a sharded model were added up as each pass computed them.
-        groups = [group["params"] for group in self.optimizer.param_groups]
-        parameters = [p for group in groups for p in group if p.requires_grad and not is_sharded(p)]
-        # A parameter that has a gradient in no process is left without, as with one process.
-        has_gradient = torch.tensor([p.grad is not None for p in parameters], dtype=torch.float32)
         zero = torch.zeros((), device=self.device)
         summed = torch.stack([totals.get(name, zero).float() for name in names])
-        self.world.add([has_gradient])
-        with_gradient = [p for p, count in zip(parameters, has_gradient.tolist(), strict=True) if count]
-        for parameter in with_gradient:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        self.world.add([summed])
-        self.world.add([p.grad for p in with_gradient if p.grad is not None])
+        self.world.add(summed)
+        # A parameter that has a gradient in no process is left without, as with one process.
+        self.world.add(has_gradient)
+        for parameter, count in zip(self.sums.places, has_gradient.tolist(), strict=True):
+            if not count:
+                parameter.grad = None
         return dict(zip(names, summed.unbind(), strict=True))
 
 
