@@ -85,6 +85,7 @@ def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: L
         else:
             stop.point = "before the first checkpoint was committed"
         seconds, steps, estimated = 0.0, 0, False  # the first two since the last line of the speed log
+        memory = 0
         first_ended = time.monotonic()
         began, waited_before = time.monotonic(), world.activity.waited
         # Closed where an error ends the loop: a background save must end before the folder is unlocked.
@@ -111,7 +112,9 @@ def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: L
                 hear_metrics(logged)
             shown = "".join(f"  {line}" for line in lines.values() if line)
             speed = steps * batch_size / max(seconds, 1e-9)  # never a division by zero
-            memory = machine.memory_used(device)
+            logs = report.step % log_every == 0 or report.finished
+            if logs or not memory:  # on some systems the question takes a hundredth of a small model's step
+                memory = machine.memory_used(device)
             pace = f"{speed:,.0f} images/s  {format_bytes(memory)}"
             detail = f"loss {report.loss:.3f}  {pace}{shown}{_standing(trainer, report.step)}"
             progress(report.step, detail=detail, milestone=bool(report.measured))
@@ -127,7 +130,7 @@ def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: L
                     stop.let_nothing_interrupt()
                 if world.writes:
                     rejects.write()
-            if report.step % log_every == 0 or report.finished:
+            if logs:
                 line = {"step": report.step, "images_per_second": round(speed, 1), "memory_bytes": memory}
                 # By all processes, also where the log goes nowhere: each must give its waiting time.
                 log(line | _waiting(world, began, waited_before))

@@ -330,14 +330,13 @@ class _Batches:
             return np.zeros_like(ids), ids
         return sample_at(start + self.places, len(self.samples), self.seed)
 
-    def compute(self, number: int, reading: Reading) -> Result:
+    def compute(self, epochs: Integers, ids: Integers, reading: Reading = lambda index: None) -> Result:
         """Compute the pixels of a batch (B, C, H, W), and the reasons of the slots that could not be read.
 
         Args:
-            number: of the batch.
+            epochs, ids: of the samples, `(B,)` each, by `epochs_and_ids`.
             reading: called with the index of each sample before it is read.
         """
-        epochs, ids = self.epochs_and_ids(number)
         rule, bad = self.preprocessing, dict[int, str]()
         # Zeros stay where a file cannot be read: every batch has the same shape, and the slot is masked.
         pixels = np.zeros((len(ids), rule.decode.channels, *rule.image_size), dtype=np.uint8)
@@ -386,9 +385,9 @@ def _computed(
             pool = _Pool(batches, numbers, min(workers, len(numbers)), worker_timeout, pinned)
             stack.callback(pool.end)  # at once when the caller stops early
         for number in numbers:
-            # The index of the sample serves to name the image at which a worker hangs: without one, nothing.
-            pixels, bad = pool.result(number) if pool else batches.compute(number, lambda sample: None)
-            ids = batches.epochs_and_ids(number)[1].copy()
+            epochs, ids = batches.epochs_and_ids(number)
+            pixels, bad = pool.result(number) if pool else batches.compute(epochs, ids)
+            ids = ids.copy()
             mask = np.ones(len(ids), dtype=bool)
             mask[list(bad)] = False
             targets = {name: torch.from_numpy(rows[ids]) for name, rows in batches.samples.targets.items()}
@@ -443,7 +442,7 @@ class _Task(Dataset["Result | str"]):
 
         row[:] = number, -1
         try:
-            pixels, bad = self.batches.compute(number, reading)
+            pixels, bad = self.batches.compute(*self.batches.epochs_and_ids(number), reading)
             # Moved to shared memory here and not when the batch is sent: another thread sends it, and an
             # error there (shared memory full) would be lost. Only the pixels are in shared memory, because
             # each tensor there is an open file in the process that has it.
