@@ -1,24 +1,29 @@
 #!/usr/bin/env python
-"""Inference by vitkit's engines beside OpenVINO on timm's graph, and timm, in float32, bfloat16 and int8.
+"""Inference by vitkit's engines beside the same engines on timm's graph, and timm.
 
     python -m benchmarks.engines [--models Ti S B] [--batches 1 8 32] [--seconds 60] [--json FILE]
 
-Run from the repository's root with timm and the extra `openvino` installed (`scripts/bench-peers` has them).
-All contestants of a case take turns within a round. OpenVINO is given timm's graph as its users do it:
-converted, for batches of one fixed size, with normalised float32 images; int8 by NNCF, with the options for
-transformers. Weights are drawn, and int8 is calibrated on noise, so that nothing but speed is measured here;
-`vitkit export --precision int8` measures how good a model of yours is then.
+Run from the repository's root with timm and the extras `openvino` and `onnxruntime` installed.
+All contestants of a case take turns within a round. The engines are given timm's graph as their users do it:
+converted, with normalised float32 images, for OpenVINO in batches of one fixed size; int8 by NNCF, with the
+options for transformers, and for ONNX Runtime by its dynamic quantisation. Weights are drawn, and int8 is
+calibrated on noise, so that nothing but speed is measured here; `vitkit export --precision int8` measures how
+good a model of yours is then.
 
-It prints milliseconds and the speed over timm in float32, and for every precision the speed over OpenVINO on
-timm's graph.
+It prints milliseconds and the speed over timm in float32, and of ours the speed over the same engine in the
+same numbers on timm's graph.
 """
 
 import argparse
 import warnings
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -28,12 +33,14 @@ from benchmarks.slow_peers import quantized_by_default
 from torch import nn
 
 from vitkit.engines import libraries
-from vitkit.engines.folder import OpenVINORunner
-from vitkit.engines.graph import convert, quantize
+from vitkit.engines.folder import OnnxRunner, OpenVINORunner
+from vitkit.engines.graph import convert, quantize, write_onnx
+from vitkit.engines.int8 import quantize_onnx
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.jobs.bench import describe_machine
 from vitkit.jobs.convert import import_library
 from vitkit.models.build import build_model
+from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import model_config
 from vitkit.runs.timing import Clock, Step, Turn, spread, take_turns
 
@@ -74,7 +81,33 @@ def openvino_step(graph: Any, images: Any, precision: EnginePrecision) -> Step:
     return lambda: runner(images)
 
 
-def contestants(name: str, batch: int, precisions: list[EnginePrecision]) -> Iterator[tuple[str, Step]]:
+def onnx_steps(
+    theirs: nn.Module, ours: ImageModel, images: Any, pixels: Any, precision: EnginePrecision, folder: Path
+) -> Iterator[tuple[str, Step]]:
+    """Give the steps of ONNX Runtime, on timm's graph and on ours."""
+    files = {who: folder / who for who in ("timm", "vitkit")}
+    for place in files.values():
+        place.mkdir()
+    graph = files["timm"] / "graph.onnx"
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.simplefilter("ignore")
+        batch = torch.export.Dim("batch")
+        example = (torch.from_numpy(images[:2].repeat(2, 0)),)
+        torch.onnx.export(theirs, example, graph, input_names=["images"], dynamic_shapes=({0: batch},))
+    write_onnx(ours, files["vitkit"])
+    if precision == "int8":
+        quantized = graph.with_name("int8.onnx")
+        import_module("onnxruntime.quantization").quantize_dynamic(graph, quantized)
+        quantized.replace(graph)
+        quantize_onnx(files["vitkit"] / graph.name)
+    for who, given in (("timm", images), ("vitkit", pixels)):
+        runner = OnnxRunner(files[who], torch.get_num_threads())
+        yield f"{who} onnxruntime {precision}", partial(runner, given)
+
+
+def contestants(
+    name: str, batch: int, precisions: list[EnginePrecision], folder: Path
+) -> Iterator[tuple[str, Step]]:
     """Give the steps of a case by name: "timm float32", "timm openvino int8", "vitkit openvino int8"."""
     openvino = import_module("openvino")
     generator = np.random.default_rng(0)
@@ -99,6 +132,10 @@ def contestants(name: str, batch: int, precisions: list[EnginePrecision]) -> Ite
             our_graph = quantize(ours, our_graph, noise)
         yield f"timm openvino {precision}", openvino_step(their_graph, normalized, precision)
         yield f"vitkit openvino {precision}", openvino_step(our_graph, pixels, precision)
+        if precision != "bfloat16":  # which ONNX Runtime does not compute on a processor
+            place = folder / f"{name}-{batch}-{precision}"
+            place.mkdir()
+            yield from onnx_steps(theirs, ours, normalized, pixels, precision, place)
 
 
 Ratio = tuple[float, float, float]
@@ -114,7 +151,7 @@ class Race(Record):
     milliseconds: float
     rounds: int
     over_timm_float32: Ratio
-    over_openvino_on_timm: Ratio | None
+    over_timms_graph: Ratio | None
 
 
 def race(model: str, batch: int, turns: dict[str, Turn], seconds: float) -> Iterator[Race]:
@@ -135,7 +172,7 @@ def race(model: str, batch: int, turns: dict[str, Turn], seconds: float) -> Iter
             milliseconds=1e3 * spread(times)[1],
             rounds=len(times),
             over_timm_float32=ratio(name, "timm float32"),
-            over_openvino_on_timm=ratio(name, rival) if rival in seconds_of and rival != name else None,
+            over_timms_graph=ratio(name, rival) if rival in seconds_of and rival != name else None,
         )
 
 
@@ -158,18 +195,19 @@ def main() -> None:
     records: list[Race] = []
     for name in options.models:
         for batch in options.batches:
-            made = contestants(name, batch, options.precisions or available)
-            turns = {key: Turn(step) for key, step in made}
+            with TemporaryDirectory() as folder:
+                made = contestants(name, batch, options.precisions or available, Path(folder))
+                turns = {key: Turn(step) for key, step in made}
             print(
-                f"\n{NAMES[name]} batch {batch}: speed over timm float32, and over OpenVINO on timm's graph"
+                f"\n{NAMES[name]} batch {batch}: speed over timm float32, and over the engine on timm's graph"
             )
             for record in race(NAMES[name], batch, turns, options.seconds):
                 records.append(record)
                 low, middle, high = record.over_timm_float32
                 line = f"  {record.name:26} {record.milliseconds:9.1f} ms"
                 line += f"  {middle:5.2f} ({low:.2f} to {high:.2f})"
-                if record.over_openvino_on_timm:
-                    low, middle, high = record.over_openvino_on_timm
+                if record.over_timms_graph:
+                    low, middle, high = record.over_timms_graph
                     line += f"   {middle:5.3f} ({low:.2f} to {high:.2f})"
                 print(line, flush=True)
             if options.json is not None:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -68,6 +68,9 @@ OURS = {
     "vitkit bf16": ("--precision", "bfloat16"),
     "vitkit bf16, OpenVINO": ("--engine", "openvino", "--precision", "bfloat16"),
 }
+SCALED = "vitkit, JPEGs at a scale"
+"""The contestant whose model reads large JPEGs at a half, a quarter or an eighth: `--jpeg-side`."""
+JPEG_SIDE = 512
 MANY_PIXELS = 12_000_000
 """Photos of so many pixels are few different ones: to make one takes a second."""
 
@@ -116,6 +119,20 @@ def make_model(name: str, folder: Path) -> Path:
         model = timm.create_model(name)
         torch.nn.init.normal_(model.get_parameter("head.weight"), std=0.05)
         timm.models.save_for_hf(model, folder, safe_serialization=True)
+    return folder
+
+
+def make_scaled(model: Path, folder: Path) -> Path:
+    """Write the same weights as vitkit's model that reads JPEGs at a scale, unless it is there."""
+    if not folder.exists():
+        from vitkit import load_model, save_model
+        from vitkit.weights.model_card import card_of, preprocessing_of
+
+        loaded = load_model(model)
+        rule = preprocessing_of(loaded)
+        scaled = replace(rule, decode=replace(rule.decode, jpeg_side=JPEG_SIDE))
+        loaded.card = replace(card_of(loaded), preprocessing=scaled)
+        save_model(loaded, folder)
     return folder
 
 
@@ -172,13 +189,16 @@ def compare(case: str, photos: list[Path], folder: Path, rounds: int) -> None:
         for short, precision in (("fp32", "float32"), ("bf16", "bfloat16"))
         for workers in (0, 2)
     }
-    for ours, given in OURS.items():
-        options = [*("predict", str(model), str(images), "--top", "1", "--json"), *given]
+    ours_of = {ours: (model, given) for ours, given in OURS.items()}
+    if size[0] * size[1] >= MANY_PIXELS:
+        ours_of[SCALED] = make_scaled(model, folder / f"{name}-scaled"), ("--engine", "torch")
+    for ours, (checkpoint, given) in ours_of.items():
+        options = [*("predict", str(checkpoint), str(images), "--top", "1", "--json"), *given]
         commands[ours] = [sys.executable, "-m", "vitkit", *options]
     first = dict[str, list[Taken]]()
     for number in range(rounds + 1):
         for contestant, command in commands.items():
-            if number or contestant in OURS:  # the first run makes kernels and graphs
+            if number or contestant in ours_of:  # the first run makes kernels and graphs
                 results = (taken if number else first).setdefault(contestant, [])
                 results.append(run(command, folder / "answers"))
     print(f"\n{case}: {count} photos of {size[0]} x {size[1]}, {rounds} rounds")

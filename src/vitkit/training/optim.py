@@ -270,11 +270,16 @@ class BFloat16AdamW(Optimizer):
         # Rounded as in `SGD`. The factor 1 - beta1 below is not: there beta1 multiplies no bfloat16 array.
         self.decay = torch.tensor(betas[0], dtype=torch.bfloat16).item()
         super().__init__(params, {"lr": 0.0, "weight_decay": 0.0})
+        self._step_supports_amp_scaling = True  # as `SGD`
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Make one update. `closure` is PyTorch's and is not called."""
+        """Make one update. `closure` is PyTorch's and is not called.
+
+        Where `found_inf` is 1 only the steps are counted.
+        """
         beta1, beta2 = self.betas
+        skipped: Tensor | None = getattr(self, "found_inf", None)
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:
@@ -290,20 +295,26 @@ class BFloat16AdamW(Optimizer):
             weights = [take_local(p) for p in parameters]
             gradients = [take_local(p.grad) for p in parameters]
             stored = [take_local(state["exp_avg"]) for state in states]
+            decays: list[float | Tensor] = [self.decay, beta2, 1 - group["lr"] * group["weight_decay"]]
+            if skipped is not None:
+                gradients = _zero_where(skipped > 0, gradients)
+                decays = [torch.where(skipped > 0, 1.0, decay) for decay in decays]
             # The update uses the moment before it is rounded to bfloat16, which happens in the last line.
             first = [moment.float() for moment in stored]
-            torch._foreach_mul_(first, self.decay)
+            torch._foreach_mul_(first, decays[0])
             torch._foreach_add_(first, gradients, alpha=1 - beta1)
             second = [take_local(state["exp_avg_sq"]) for state in states]
-            torch._foreach_mul_(second, beta2)
+            torch._foreach_mul_(second, decays[1])
             torch._foreach_addcmul_(second, gradients, gradients, value=1 - beta2)
             # Moments begin at 0; dividing by 1 - beta**count makes up for it (Kingma and Ba 2015). eps is
             # added after the root, as optax and PyTorch do.
             scales = torch._foreach_div(second, [1 - beta2**count for count in counts])
             torch._foreach_sqrt_(scales)
             torch._foreach_add_(scales, EPS)
-            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_mul_(weights, decays[2])
             moments = torch._foreach_div(first, [1 - beta1**count for count in counts])
+            if skipped is not None:
+                torch._foreach_mul_(moments, torch.where(skipped > 0, 0.0, 1.0))
             torch._foreach_addcdiv_(weights, moments, scales, value=-group["lr"])
             torch._foreach_copy_(stored, first)
 
