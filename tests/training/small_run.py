@@ -47,7 +47,7 @@ class RandomImages:
             yield Batch(self.images[ids], {"labels": self.labels[ids]}, mask, ids)
 
 
-TRAINING = TrainingConfig(steps=12, batch_size=8, evaluate_every=4, log_every=3)
+TRAINING = TrainingConfig(steps=12, batch_size=8, evaluate_every=4, checkpoint_every=4, log_every=3)
 OPTIMIZER = OptimizerConfig(learning_rate=0.01, warmup_steps=2, polyak=0.9)
 
 

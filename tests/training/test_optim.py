@@ -33,13 +33,13 @@ from vitkit.training.optim import (
     SGD,
     BFloat16AdamW,
     Muon,
+    PolyakAverage,
     clip_gradients,
     create_optimizer,
     decay_groups,
     hidden_matrices,
     learning_rate,
     rate_scales,
-    update_average,
 )
 from vitkit.weights.create import create_model
 from vitkit.weights.formats import big_vision
@@ -233,11 +233,11 @@ def test_the_average_follows_and_a_short_run_is_not_stuck_at_its_start() -> None
     nn.init.ones_(model.weight)
     expected = 0.0
     for updates in range(5):
-        update_average(average, model, 0.9999, updates)
+        PolyakAverage(average, model).update(0.9999, updates)
         expected += (1 - (1 + updates) / (10 + updates)) * (1 - expected)
     assert average.weight.item() == pytest.approx(expected)
     late = copy.deepcopy(average)
-    update_average(late, model, 0.9999, 10**9)
+    PolyakAverage(late, model).update(0.9999, 10**9)
     assert late.weight.item() == pytest.approx(expected + 1e-4 * (1 - expected), rel=1e-5)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -185,6 +185,23 @@ def test_a_run_that_gets_no_better_ends_and_its_best_checkpoint_is_kept_with_the
     assert names == ["step-00000016", "step-00000020", "step-00000024"]
     lines = [(line["kind"], line["step"]) for line in log_of(tmp_path)]
     assert lines[-4:] == [("train", 21), ("train", 24), ("validation", 24), ("evaluation", 24)]
+
+
+@pytest.mark.parametrize(
+    ("select", "apart", "steps"), [("best", 10.0, [4, 12]), ("last", 10.0, [12]), ("last", 0.0, [4, 8, 12])]
+)
+def test_without_an_interval_checkpoints_are_seconds_apart_but_for_the_best(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    select: Literal["best", "last"],
+    apart: float,
+    steps: list[int],
+) -> None:
+    monkeypatch.setattr("vitkit.training.trainer.REGULAR_SECONDS", apart)
+    training = dataclasses.replace(TRAINING, checkpoint_every=None, select=select, keep=9)
+    fit(small_trainer(tmp_path, training, values=(0.5, 0.4, 0.3)))
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == [f"step-{step:08}" for step in steps]
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])

@@ -430,6 +430,8 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     state_bytes = measure.parameters(config) * 4 * (3 + (optimizer.polyak is not None))
     every = training.checkpoint_every or training.evaluation_interval(images)
     often = "at the end" if every >= steps else "every step" if every == 1 else f"every {every} steps"
+    if training.checkpoint_every is None and every < steps:
+        often += ", at least 10 s apart"
     return [*rows, ("folder", [f"{folder} (checkpoints of {format_bytes(state_bytes)} {often})"])]
 
 

@@ -253,7 +253,8 @@ class TrainingConfig(Valid):
     evaluate_every: AtLeastOne | None = None
     """Steps between validations; left out, once per epoch, but at most 50 times in a run."""
     checkpoint_every: AtLeastOne | None = None
-    """Steps between checkpoints; left out, a checkpoint is written at every validation."""
+    """Steps between checkpoints; left out, one is written at every validation, but within ten seconds of
+    another one only if its weights are the best so far and select is best."""
     keep: Annotated[int, Range("at least 1 (the checkpoint to continue from)", 1, math.inf)] = 2
     """Number of latest checkpoints that are not removed, besides the best one."""
     patience: AtLeastOne | None = None

@@ -342,25 +342,35 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tens
     return norm
 
 
-@torch.no_grad()
-def update_average(average: nn.Module, model: nn.Module, decay: float, updates: int) -> None:
-    """Move the Polyak average of the weights a step towards the model: `average` is changed in place.
-
-    Buffers are not learned: the average takes the model's.
+class PolyakAverage:
+    """The Polyak average of the weights of a model, or of an objective, that is trained.
 
     Args:
-        average: a copy of the model.
-        model: the model, or the objective, that is trained.
-        decay: the fraction of the average that stays (paper, Table 2: 0.9999).
-        updates: n, the updates made before the last one.
+        average: a copy of it, whose weights become the average.
+        model: what is trained. Its parameters stay the same tensors.
     """
-    # The decay rises with the number of updates, so that a short run is not averaged with its first weights.
-    # The numbers 1 and 10 are TensorFlow's (`ExponentialMovingAverage`).
-    decay = min(decay, (1 + updates) / (10 + updates))
-    averages, weights = ([take_local(p) for p in part.parameters()] for part in (average, model))
-    torch._foreach_lerp_(averages, weights, 1 - decay)
-    for averaged, buffer in zip(average.buffers(), model.buffers(), strict=True):
-        averaged.copy_(buffer)
+
+    def __init__(self, average: nn.Module, model: nn.Module) -> None:
+        self.average, self.model = average, model
+        # Listed once: to look for them in the modules takes some hundredths of a small model's step.
+        self.averages, self.weights = (
+            [take_local(p) for p in part.parameters()] for part in (average, model)
+        )
+
+    @torch.no_grad()
+    def update(self, decay: float, updates: int) -> None:
+        """Move the average a step towards the weights. Buffers are not learned: it takes the model's.
+
+        Args:
+            decay: the fraction of the average that stays (paper, Table 2: 0.9999).
+            updates: n, the updates made before the last one.
+        """
+        # The decay rises with the number of updates, so that a short run is not averaged with its first
+        # weights. The numbers 1 and 10 are TensorFlow's (`ExponentialMovingAverage`).
+        decay = min(decay, (1 + updates) / (10 + updates))
+        torch._foreach_lerp_(self.averages, self.weights, 1 - decay)
+        for averaged, buffer in zip(self.average.buffers(), self.model.buffers(), strict=True):
+            averaged.copy_(buffer)
 
 
 HEAD = ("head.", "pre_logits.")

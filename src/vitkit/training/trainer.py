@@ -28,9 +28,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ from vitkit.training import checkpoint as checkpoints
 from vitkit.training.config import VALIDATION, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor, judge
 from vitkit.training.gradients import Gradients, assemble, shard, skeleton_of, take_local
-from vitkit.training.optim import clip_gradients, create_optimizer, learning_rate, rate_scales, update_average
+from vitkit.training.optim import PolyakAverage, clip_gradients, create_optimizer, learning_rate, rate_scales
 from vitkit.world import ALONE, World
 
 LOG = "metrics.jsonl"
@@ -56,6 +56,9 @@ SHARDING = "sharding"
 """The entry with the division of the state among processes."""
 CHECKPOINT_SECONDS = 600.0
 """Seconds after which a checkpoint is written even before the next such step: a kill loses no more work."""
+REGULAR_SECONDS = 10.0
+"""Seconds at least between two checkpoints whose interval nobody chose: else a small model would spend more
+than a tenth of its time on them."""
 IDS_SHOWN = 5
 """Images of a batch that an error names: a few are enough to look at, and a batch may have thousands."""
 
@@ -346,6 +349,16 @@ class Trainer:
         )
         self.full_size = self.gradients.size  # images at a time, unless the memory is too small for them
 
+    @cached_property
+    def _parameters(self) -> list[nn.Parameter]:
+        return list(self.trained.parameters())
+
+    @cached_property
+    def _averages(self) -> list[PolyakAverage]:
+        state = self.state
+        pairs = ((state.average, state.model), (state.averaged_objective, self.objective))
+        return [PolyakAverage(average, trained) for average, trained in pairs if average is not None]
+
     @property
     def evaluated_model(self) -> nn.Module:
         """The model that evaluators measure: the Polyak average where there is one, else the model itself."""
@@ -426,12 +439,15 @@ class Trainer:
                     # Before the checkpoint, whose length of the log must include this line: a finished run is
                     # never continued, so nobody would write it later.
                     self._write_window(rate)
-                improved = state.progress.best_step == step + 1  # set by the evaluation just above
+                # `best_step` was set by the evaluation just above.
+                improved = self.config.select == "best" and state.progress.best_step == step + 1
                 # `interrupted` is called once, because its answer also ends the loop below. A signal may have
                 # reached any of the processes; of the clock process 0 decides alone.
                 # The clock decides only when a checkpoint is made, never its contents: no bits depend on it.
-                late = time.monotonic() - saved_at > CHECKPOINT_SECONDS
-                due = self.world.writes and (late or (step + 1) % checkpoint_every == 0)
+                since = time.monotonic() - saved_at
+                regular = (step + 1) % checkpoint_every == 0
+                regular = regular and (self.config.checkpoint_every is not None or since > REGULAR_SECONDS)
+                due = self.world.writes and (regular or since > CHECKPOINT_SECONDS)
                 stop, due = (count > 0 for count in self.world.total(interrupted(), due))
                 # A step that improved is saved too: the best weights must reach the disk, since the next
                 # update overwrites them in memory.
@@ -509,16 +525,17 @@ class Trainer:
                 and all later updates are skipped.
             VitkitError: a micro-batch does not fit into memory.
         """
-        model, optimizer = self.state.model, self.state.optimizer
+        optimizer = self.state.optimizer
         # Set at every step and computed from its number: a scheduler object would be one more state to save.
         for group in optimizer.param_groups:
             group["lr"] = rate * group["scale"]
-        self.trained.train()  # a loaded model comes in evaluation mode, without dropout
+        if not (self.state.model.training and self.objective.training):
+            self.trained.train()  # a loaded model comes in evaluation mode, without dropout
         totals = self.gradients.compute(batch, step)
         if self.gradients.size < self.full_size:  # written down: a resumed run adds up as this one does
             self.environment[MICRO_BATCH] = self.gradients.size
         # After the last micro-batch: the norm to clip is the norm of the whole batch's gradient.
-        totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
+        totals["grad_norm"] = clip_gradients(self._parameters, self.optimizer_config.clip_norm)
         # Sent to the CPU in one transfer, without waiting for them to arrive.
         values = copy_to_processor(torch.stack([value.float() for value in totals.values()]))
         numbers = StepNumbers(tuple(totals), values, batch, step, rate)
@@ -539,10 +556,8 @@ class Trainer:
             with torch.no_grad():
                 after_step()
         # Last, so that parameters that the objective changes in `after_step` are averaged after the change.
-        averages = ((self.state.average, model), (self.state.averaged_objective, self.objective))
-        for average, trained in averages:
-            if average is not None and self.optimizer_config.polyak is not None:
-                update_average(average, trained, self.optimizer_config.polyak, step)
+        for average in self._averages:
+            average.update(cast("float", self.optimizer_config.polyak), step)
         return numbers
 
     def _read(self, lag: int = 0) -> float:
