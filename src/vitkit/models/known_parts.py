@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vitkit.models.config import ViTConfig
@@ -29,9 +30,10 @@ def contents(part: nn.Module) -> set[str]:
     return (own.keys() - EVERY_MODULE).union(own["_modules"], own["_parameters"], own["_buffers"])
 
 
-LAYERS: dict[type[nn.Module], set[str]] = {
-    type(layer): contents(layer) for layer in (nn.Linear(1, 1), nn.LayerNorm(1))
-}
+with torch.random.fork_rng(devices=[]):  # an import draws no numbers from the caller's generator
+    LAYERS: dict[type[nn.Module], set[str]] = {
+        type(layer): contents(layer) for layer in (nn.Linear(1, 1), nn.LayerNorm(1))
+    }
 """PyTorch's layers, of which every way computes the usual form, with a bias. They hold what this version of
 PyTorch gives them."""
 
