@@ -15,7 +15,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.verb_options import read_argument_texts, read_signature, summary_of
 from vitkit.jobs.options import as_names, require_at_least
 from vitkit.models.config import TaskName
-from vitkit.runs.config import Run, options_of, with_task
+from vitkit.runs.config import Run, StartConfig, options_of, with_task
 from vitkit.runs.folder import kind_of
 from vitkit.runs.run_options import OptionsOfRun
 from vitkit.training.config import MAEConfig
@@ -114,8 +114,11 @@ def test_fine_tuning_takes_them_and_chooses_the_rest(start: Path) -> None:
     assert vitkit.finetune_run(start, "digits", steps=40).optimizer.warmup_steps == 2
     assert vitkit.finetune_run(start, "digits", steps=40, warmup_steps=9).optimizer.warmup_steps == 9
     # The rate of a head that learns alone is another one, and a part of the images takes another length.
-    alone = vitkit.finetune_run(start, "digits", freeze="backbone")
-    assert alone.optimizer.freeze == "backbone" and alone.optimizer.head_rate == 1.0
+    alone = vitkit.finetune_run(start, "digits", freeze="backbone", head="new").optimizer
+    assert (alone.freeze, alone.learning_rate, alone.head_rate) == ("backbone", 3e-3, 1.0)
+    # A head that is kept has nothing to catch up on.
+    same_head = vitkit.finetune_run(StartConfig(str(start), head="keep"), "digits").optimizer
+    assert (same_head.learning_rate, same_head.head_rate) == (5e-4, 1.0)
     part = vitkit.finetune_run(start, "digits", splits_subset="[:50]")
     assert part.training.batch_size < chosen.training.batch_size
 
