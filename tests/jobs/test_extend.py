@@ -10,11 +10,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import vitkit
+from tests.helpers.cli import Cli
 from tests.helpers.photos import picture, saved
 from tests.helpers.refusals import refused
 from tests.jobs.forked_runs import Case, fork_server
 from tests.jobs.hearing import Hearing
-from vitkit.cli.main import run
 from vitkit.runs.closed_form import FILE, HEAD
 from vitkit.weights import loading
 
@@ -342,11 +342,8 @@ def test_an_image_in_two_classes_is_left_out_of_both(start: str, photos: Path, t
     assert solved["images"] == {"blue": 12, "green": 12, "red": 11}
 
 
-def test_the_command_line_prints_the_numbers_as_json(
-    model: Path, photos: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_prints_the_numbers_as_json(model: Path, photos: Path, cli: Cli) -> None:
     line = ["extend", str(model), "--data", str(photos / "more"), "--without", "red", "blue", "--json"]
-    assert run(line) == 0
-    numbers = json.loads(capsys.readouterr().out)
+    numbers = json.loads(cli(line).out)
     assert numbers["removed"] == 24 and numbers["added"] == 60 and numbers["difference"] == 0
     assert numbers["changes"][-1]["images"] == numbers["images"] == 72

@@ -14,6 +14,7 @@ import vitkit
 from tests.helpers.cli import Cli
 from tests.helpers.photos import noise_images
 from tests.helpers.refusals import refused
+from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing, Splits
@@ -23,20 +24,15 @@ from vitkit.runs import start
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.training.checkpoint import read_progress
-from vitkit.training.config import OptimizerConfig, TrainingConfig
+from vitkit.training.config import OptimizerConfig
 from vitkit.weights.model_card import card_of
 from vitkit.weights.published import pretraining_images
 
-SMALL = Run(
-    data="digits",
+SMALL = replace(
+    small_run(12, evaluate_every=4, checkpoint_every=4, log_every=3),
     model="ViT-16x2x2/2",
     architecture=Architecture(representation_size=16),
-    preprocessing=Preprocessing((8, 8), resize="crop"),
-    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
-    training=TrainingConfig(steps=12, batch_size=16, evaluate_every=4, checkpoint_every=4, log_every=3),
 )
-
-
 SHORT = replace(SMALL.training, steps=2, evaluate_every=2, checkpoint_every=2, log_every=2)
 
 

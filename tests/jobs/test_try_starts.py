@@ -20,7 +20,6 @@ from vitkit.jobs.try_starts import Tried, accuracy_interval, compare, rank
 from vitkit.models.measure import forward_flops, inference_memory
 from vitkit.weights.files import download
 from vitkit.weights.files.download import Fetched
-from vitkit.weights.model_card import ModelCard
 
 NAME = "vit-s16-augreg-in21k"
 QUICK: dict[str, Any] = {"shots": 3, "seeds": 3}
@@ -238,12 +237,10 @@ def test_a_start_is_fetched_with_permission_alone(photos: str, starts: list[str]
 def test_without_a_network_the_starts_that_are_here_are_tried(
     photos: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fetch(address: str | Path, *_: Any) -> Fetched:
-        if str(address).startswith("hf:"):
-            raise vitkit.VitkitError(f"{address} cannot be fetched: no network.")
-        return Fetched(Path(address))
+    def refuse(address: str) -> None:
+        raise vitkit.VitkitError(f"{address} cannot be fetched: no network.")
 
-    monkeypatch.setattr(download, "fetch", fetch)
+    monkeypatch.setattr(download, "_list_files", refuse)
     save_start(tmp_path / "cache" / "starts" / "vit-b16-dino-in1k")  # put by hand
     result = vitkit.try_starts(photos, download=True, **QUICK)
     assert [each.start for each in result.models] == ["vit-b16-dino-in1k"]
@@ -252,34 +249,14 @@ def test_without_a_network_the_starts_that_are_here_are_tried(
     assert "no network" in result.left_out[NAME]
 
 
-def test_a_run_has_the_licence_of_what_it_began_from(photos: str, tmp_path: Path) -> None:
-    card = ModelCard(origin={"start": {"from": "/somewhere", "start": {"from": "vit-b16-mae-in1k"}}})
-    start = save_start(tmp_path / "tuned", card=card)
-    result = vitkit.try_starts(photos, start, **QUICK)
-    said = " ".join(result.headline())
-    assert "Its licence is CC-BY-NC-4.0 (no commercial use), of vit-b16-mae-in1k." in said
-    unknown = replace(result, models=(replace(result.models[0], licence=""),))
-    assert "Its licence is not known" in " ".join(unknown.headline())
-
-
-def test_a_start_that_was_trained_on_these_images_is_named(cli: Cli, photos: str, tmp_path: Path) -> None:
-    quick = ["--model", "ViT-16x1x1/4", "--image-size", "8", "--steps", "2", "--quiet"]
-    cli(["train", photos, *quick, "--out", "run"])
-    other = save_start(tmp_path / "other")
-    result = vitkit.try_starts(photos, ["run", other], **QUICK)
-    assert {each.start: each.trained_on_these for each in result.models} == {"run": True, other: False}
-    assert "run was trained on this data" in " ".join(result.headline())
-
-
 # The command line
 
 
 def test_the_verb_prints_the_table_and_the_numbers(photos: str, starts: list[str], cli: Cli) -> None:
     line = ["starts", "--try", photos, *starts[1:], "--shots", "3", "--seeds", "2"]
     said = cli([*line, "--model", "ViT-H/14"]).text
-    assert "Best is " in said and f"Next: vitkit finetune {Path(starts[1]).parent}" in said
     assert "left out vit-h14-in21k: not on this disk (about 2,523 MB at hf:" in said
     numbers = json.loads(cli([*line, "--json"]).out)
     assert [len(each["scores"][0]["accuracies"]) for each in numbers["models"]] == [2, 2]
-    assert "right" not in numbers["models"][0]["scores"][0] and numbers["models"][1]["to_best"]["seeds"] == 2
+    assert "right" not in numbers["models"][0]["scores"][0]
     assert "--minutes belongs to --try DATA" in cli(["starts", "--minutes", "3"], 1).text
