@@ -4,7 +4,6 @@ import itertools
 import json
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,13 +115,3 @@ def test_ctrl_c_prints_what_is_measured(monkeypatch: pytest.MonkeyPatch, cli: Cl
     monkeypatch.setattr("vitkit.runs.timing.training_step", interrupted)
     command = ["bench", MODEL, "--image-size", "32", "--minutes", "0.01"]
     assert "inference: vitkit --exact" in cli(command, 130).err
-
-
-def test_a_model_that_is_not_there_or_a_folder_that_cannot_be_made_is_said_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
-    monkeypatch.setattr(job, "_measure", lambda *_: pytest.fail("it measures"))
-    (tmp_path / "file").touch()
-    arguments = ["bench", MODEL, "--out", str(tmp_path / "file" / "new")]
-    for given, named in ((arguments, str(tmp_path / "file")), (["bench", "ViT-Q/16"], "ViT-Q/16")):
-        assert named in cli(given, 1).err

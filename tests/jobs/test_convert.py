@@ -61,14 +61,6 @@ def test_a_conversion_is_silent_and_tells_how_far_it_is(
     assert "class names" in convert(source, tmp_path / "other", to="official").lost
 
 
-def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
-    path = save_model(random_model(PLAIN), tmp_path / "model.npz", "official")
-    before = path.read_bytes()
-    for out in (path, tmp_path / "model"):  # the suffix is added to the name given
-        refused("is there already", convert, path, out, to="official")
-    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
-
-
 def test_arithmetic_of_no_format_is_refused_or_measured(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,17 +124,24 @@ def test_pixel_statistics_that_a_file_lacks_are_given(tmp_path: Path, cli: Cli) 
 
 def test_nothing_is_left_after_a_refusal_or_a_signal(source: Path, tmp_path: Path) -> None:
     save_model(random_model(PLAIN, register_tokens=1), tmp_path / "model")
-    out = tmp_path / "new" / "folders" / "out.npz"
-    refused("no place for register_tokens", convert, tmp_path / "model", out, to="official")
+    there = save_model(random_model(PLAIN), tmp_path / "there.npz", "official")
     (tmp_path / "file").write_text("x")
-    refused("file is a file, and", convert, source, tmp_path / "file" / "out")
-    refused(r"folder.*\.safetensors", convert, source, tmp_path / "out.safetensors", to="timm")
-    refused("neither the source", convert, source, tmp_path / "out", to="official", against="timm")
+    before, new = there.read_bytes(), tmp_path / "new" / "folders" / "out"
+    for start, out, options, said in (
+        (tmp_path / "model", new, {"to": "official"}, "no place for register_tokens"),
+        (source, there, {"to": "official"}, "is there already"),
+        (source, tmp_path / "there", {"to": "official"}, "is there already"),  # the suffix is added
+        (source, tmp_path / "file" / "out", {}, "file is a file, and"),
+        (source, tmp_path / "out.safetensors", {"to": "timm"}, r"folder.*\.safetensors"),
+        (source, tmp_path / "out", {"to": "official", "against": "timm"}, "neither the source"),
+    ):
+        refused(said, convert, start, out, **options)
+    assert there.read_bytes() == before
     arguments = ["convert", str(source), str(tmp_path / "new" / "out")]
     with fork_server() as ask:
         done = ask(Case(arguments, (signal.SIGTERM,), "vitkit.jobs.convert.compare"))
     assert done.code == 143, done.err
-    assert {path.name for path in tmp_path.iterdir()} == {"file", "model"}
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "model", "there.npz"}
 
 
 def test_a_new_head_is_announced(source: Path, tmp_path: Path, cli: Cli) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -17,7 +18,7 @@ from tests.helpers.refusals import refused
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
-from vitkit.data.config import Preprocessing, Splits
+from vitkit.data.config import DecodeRule, Preprocessing, Splits
 from vitkit.jobs import train_run as training
 from vitkit.models.config import INTERPOLATIONS, Interpolation
 from vitkit.runs import start
@@ -105,6 +106,18 @@ def test_what_a_run_changes_of_its_start_is_told_and_kept(tmp_path: Path, pretra
     digest = json.loads((folder / "model.json").read_text())["weights"]["sha256"]
     assert (origin["from"], origin["sha256"], origin["model"]) == ("run", digest, "ViT-16x2x2/2")
     assert origin["start"]["from"] == pretrained.name
+
+
+def test_a_start_of_three_channels_begins_on_grey_where_it_was(tmp_path: Path, pretrained: Path) -> None:
+    """At a rate of 1e-30 nothing moves: the logits of the two runs are those of the same start."""
+    keep, grey = StartConfig(str(pretrained), head="keep"), DecodeRule(channels=1)
+    pixels = replace(SMALL.preprocessing, decode=grey)
+    run = from_start(pretrained, start=keep, optimizer=STILL, preprocessing=pixels, training=SHORT)
+    said = begin(run, tmp_path / "grey")
+    assert "channels: 1 instead of 3, the filters that see the pixels are summed" in said
+    before, after = (vitkit.evaluate(path).predictions.logits for path in (pretrained, tmp_path / "grey"))
+    assert before.std() > 0.01  # else any model would pass
+    np.testing.assert_allclose(before, after, rtol=0, atol=1e-4)
 
 
 def test_positions_are_resized_by_the_rule_of_the_start(tmp_path: Path, pretrained: Path) -> None:

@@ -1,6 +1,5 @@
 """Options of training by their names, from Python, and what is refused."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -9,7 +8,6 @@ import pytest
 
 import vitkit
 from tests.helpers.refusals import refused
-from vitkit.jobs.options import as_names, require_at_least
 from vitkit.models.config import TaskName
 from vitkit.runs.config import Run, StartConfig, options_of, with_task
 from vitkit.runs.folder import kind_of
@@ -109,10 +107,3 @@ def test_fine_tuning_takes_them_and_chooses_the_rest(start: Path) -> None:
     assert (same_head.learning_rate, same_head.head_rate) == (5e-4, 1.0)
     part = vitkit.finetune_run(start, "digits", splits_subset="[:50]")
     assert part.training.batch_size < chosen.training.batch_size
-
-
-def test_paths_are_names_and_a_number_below_its_bound_is_refused_by_its_name() -> None:
-    several: tuple[str | Path | Sequence[str | Path], ...] = ("a", Path("a"), ["a"], (Path("a"),))
-    assert [as_names(paths) for paths in several] == [("a",)] * 4
-    require_at_least(1, batch_size=1, neighbours=None)
-    refused(r"^neighbours is at least 1, found 0\.$", require_at_least, 1, batch_size=1, neighbours=0)

