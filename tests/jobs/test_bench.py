@@ -4,6 +4,7 @@ import itertools
 import json
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +107,17 @@ def test_a_model_too_large_for_the_gpu_hides_no_other(monkeypatch: pytest.Monkey
     benchmark = vitkit.bench(MODEL, image_size=(64, 32), listener=hearing, **small)
     assert "64 pixels, inference: not measured. Up to 8 images do not fit" in str(hearing.warnings)
     assert {speed.image_size for speed in benchmark.records} == {(32, 32)}
+
+
+def test_the_command_keeps_records_and_figure(tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "new"
+    cli(["bench", MODEL, "--image-size", "32,64", "--minutes", "0.02", "--out", str(out)])
+    names = ["bench.json", "bench.png", "bench.svg", "report.html"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    page = (out / "report.html").read_text()
+    assert f"{MODEL} at 64 pixels, training" in page and "<svg" in page
+    benchmark = json.loads((out / "bench.json").read_text())
+    assert benchmark["machine"]["device"] and all(record["memory"] for record in benchmark["records"])
 
 
 def test_ctrl_c_prints_what_is_measured(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:

@@ -11,26 +11,25 @@ from PIL import Image
 
 import vitkit
 from tests.helpers.refusals import refused
+from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing
 from vitkit.data.sources import open_data
 from vitkit.jobs import train_run as training
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.plan import with_measured_pixels
-from vitkit.training.config import OptimizerConfig, TrainingConfig
 
 SIZE = (16, 16)
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-def run_of(data: Path, channels: int = 3, **changes: Any) -> Run:
-    run = Run(
+def run_of(data: Path, channels: int, **changes: Any) -> Run:
+    run = replace(
+        small_run(60, evaluate_every=30, log_every=30),
         data=str(data),
         model="ViT-16x2x2/4",
         preprocessing=Preprocessing(SIZE, decode=DecodeRule(channels=channels)),
         augmentation=Augmentation(crop_area=None, flip=False),
-        optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
-        training=TrainingConfig(steps=60, batch_size=16, evaluate_every=30, log_every=30),
     )
     return replace(run, **changes)
 

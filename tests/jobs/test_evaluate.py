@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -48,10 +47,17 @@ def test_the_precision_given_is_computed(trained: Path, photos: Path, cli: Cli) 
     assert (vitkit.evaluate(trained).predictions.logits == exact.predictions.logits).all()  # on a CPU
     assert (exact.predictions.logits != rounded.predictions.logits).any()
     np.testing.assert_allclose(exact.predictions.logits, rounded.predictions.logits, rtol=0, atol=0.1)
+    # An image that is predicted is one that is evaluated: the same pixels, the same logits.
+    predictor, samples = vitkit.Predictor(trained), exact.data.splits[exact.split]
+    for row, index in enumerate(exact.predictions.ids[:5].tolist()):
+        best = predictor(samples.file(index), top=1)[0]
+        assert best.name == exact.data.class_names[exact.predictions.predicted[row]]
+        logits = torch.from_numpy(exact.predictions.logits[row])
+        assert best.probability == pytest.approx(logits.softmax(0).max().item(), abs=1e-5)
     image = photos / "sky" / "3.png"
     guesses = [vitkit.Predictor(trained, precision=name)(image)[0] for name in PRECISIONS]
     assert guesses[0].name == guesses[1].name and guesses[0].probability != guesses[1].probability
-    assert vitkit.Predictor(trained)(image)[0] == guesses[0]
+    assert predictor(image)[0] == guesses[0]
     line = ["predict", str(trained), str(image), "--json", "--precision", "bfloat16"]
     assert json.loads(cli(line).out)["predictions"][0]["probability"] != guesses[0].probability
 
@@ -137,55 +143,25 @@ def test_runs_without_splits_say_so(photos: Path, tmp_path: Path, cli: Cli) -> N
     assert "train images of" in cli(["evaluate", "run", "--split", "train"]).out
 
 
-def test_prediction_is_evaluation(trained: Path) -> None:
-    """The same pixels, the same logits, whichever way an image comes in."""
-    evaluation = vitkit.evaluate(trained)
-    predictor = vitkit.Predictor(trained)
-    samples = evaluation.data.splits[evaluation.split]
-    for row, index in enumerate(evaluation.predictions.ids[:5].tolist()):
-        file = samples.file(index)
-        best = predictor(file, top=1)[0]
-        assert best.name == evaluation.data.class_names[evaluation.predictions.predicted[row]]
-        logits = torch.from_numpy(evaluation.predictions.logits[row])
-        assert best.probability == pytest.approx(logits.softmax(0).max().item(), abs=1e-5)
-
-
-@pytest.fixture(scope="module")
-def repeating(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hearing]:
-    """A run on data whose test split holds six training images among 16."""
-    root, heard = tmp_path_factory.mktemp("repeats"), Hearing()
+def test_training_images_among_the_test_images_are_counted_where_they_are_at_hand(tmp_path: Path) -> None:
+    """Three of the eight test images of each class are training images too."""
     for number, label in enumerate("ab"):
         for i in range(20):
-            noise_image(root / "data" / "train" / label / f"{i}.png", i + 1000 * number)
+            noise_image(tmp_path / "data" / "train" / label / f"{i}.png", i + 1000 * number)
         for i in range(8):
             seed = (i if i < 3 else 500 + i) + 1000 * number
-            noise_image(root / "data" / "test" / label / f"{i}.png", seed)
-    options: dict[str, Any] = {"model": "ViT-8x1x2/4", "image_size": 8, "steps": 2, "batch_size": 8}
-    return vitkit.train(root / "data", root / "run", **options, listener=heard), heard
-
-
-def test_accuracy_is_given_with_and_without_them(repeating: tuple[Path, Hearing]) -> None:
-    folder, heard = repeating
-    again = vitkit.evaluate(folder)
-    repeated = np.isin(again.predictions.ids, [0, 1, 2, 8, 9, 10])
-    right = again.predictions.predicted == again.predictions.labels
-    assert again.result.repeated.count == 6
-    assert again.result.repeated.accuracy_without == right[~repeated].mean()
-    assert again.result.accuracy == right.mean()
+            noise_image(tmp_path / "data" / "test" / label / f"{i}.png", seed)
+        noise_image(tmp_path / "other" / label / "0.png", 2000 + number)
+    heard, options = Hearing(), {"model": "ViT-8x1x2/4", "image_size": 8, "steps": 2, "batch_size": 8}
+    folder = vitkit.train(tmp_path / "data", tmp_path / "run", **options, listener=heard)
     assert "6 images of test are in train too, pixel for pixel" in str(heard.warnings)
     assert "6 of these images are training images too" in (folder / "report.html").read_text()
-    assert json.loads((folder / "evaluation" / "val.json").read_text())["repeated"]["count"] == 0
-
-
-def test_it_is_said_where_training_images_are_gone(repeating: tuple[Path, Hearing], tmp_path: Path) -> None:
-    folder, heard = repeating[0], Hearing()
-    for label in "ab":
-        noise_image(tmp_path / "other" / label / "0.png", 2000 + (label == "b"))
-    moved = folder.parent / "data"
-    moved.rename(folder.parent / "elsewhere")
-    try:
-        evaluation = vitkit.evaluate(folder, data=str(tmp_path / "other"), listener=heard)
-    finally:
-        (folder.parent / "elsewhere").rename(moved)
-    assert evaluation.result.repeated is None
-    assert any("training images are not where they were" in note for note in heard.notes)
+    evaluated = vitkit.evaluate(folder)
+    repeated = np.isin(evaluated.predictions.ids, [0, 1, 2, 8, 9, 10])
+    right = evaluated.predictions.predicted == evaluated.predictions.labels
+    assert evaluated.result.repeated.count == 6 and evaluated.result.accuracy == right.mean()
+    assert evaluated.result.repeated.accuracy_without == right[~repeated].mean()
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    evaluated = vitkit.evaluate(folder, data=str(tmp_path / "other"), listener=heard)
+    assert evaluated.result.repeated is None
+    assert "training images are not where they were" in str(heard.notes)

@@ -1,6 +1,7 @@
 """The way of a user beside training: checks of images, listeners, pictures, the report again, mistakes."""
 
 import shutil
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
 from vitkit.jobs.data_show import check
+from vitkit.jobs.inspect import place_of_pictures
 from vitkit.jobs.predict import predict_images
 from vitkit.runs import machine
 
@@ -29,6 +31,7 @@ def test_jobs_print_nothing_and_tell_a_listener(
     vitkit.write_report(copy, listener=heard)
     check(str(photos), splits=Splits(val_fraction=0.2), listener=heard)
     predictions = predict_images(copy, images, listener=heard)
+    assert isinstance(predictions, Generator)
     assert [predicted.path.name for predicted in predictions] == ["3.png", "nowhere.png"]
     assert capsys.readouterr() == ("", "")
     assert heard.loops == [
@@ -63,6 +66,11 @@ def test_why_there_are_no_pictures_of_attention(tmp_path: Path, cli: Cli) -> Non
         model = saved(name, 2, tmp_path / name.replace("/", "-"), size)
         said = cli(["inspect", model]).out
         assert reason in said and "Next: vitkit card" in said and "vitkit report" not in said
+
+
+def test_pictures_of_a_model_by_address_are_put_here(tmp_path: Path) -> None:
+    assert place_of_pictures("https://example.org/a/model.npz") == Path("inspect")
+    assert place_of_pictures(str(tmp_path / "model.npz")) == tmp_path / "inspect"
 
 
 def test_training_warns_of_memory_that_decoding_may_lack(

@@ -368,8 +368,8 @@ def test_a_cluster_computes_the_same_rows_though_its_processes_and_the_command_a
     assert "there already" in out and "Traceback" not in err
     mine, theirs = pq.read_table(there), pq.read_table(here)
     assert mine.drop_columns("features").equals(theirs.drop_columns("features"))
-    features = (np.array(table["features"].to_pylist()) for table in (mine, theirs))
-    np.testing.assert_allclose(*features, atol=1e-5)
+    computed, expected = (np.array(table["features"].to_pylist()) for table in (mine, theirs))
+    np.testing.assert_allclose(computed, expected, atol=1e-5)
 
 
 def test_a_cluster_is_refused_without_ray(
