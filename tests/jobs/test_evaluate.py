@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,7 +153,8 @@ def test_training_images_among_the_test_images_are_counted_where_they_are_at_han
             seed = (i if i < 3 else 500 + i) + 1000 * number
             noise_image(tmp_path / "data" / "test" / label / f"{i}.png", seed)
         noise_image(tmp_path / "other" / label / "0.png", 2000 + number)
-    heard, options = Hearing(), {"model": "ViT-8x1x2/4", "image_size": 8, "steps": 2, "batch_size": 8}
+    heard = Hearing()
+    options: dict[str, Any] = {"model": "ViT-8x1x2/4", "image_size": 8, "steps": 2, "batch_size": 8}
     folder = vitkit.train(tmp_path / "data", tmp_path / "run", **options, listener=heard)
     assert "6 images of test are in train too, pixel for pixel" in str(heard.warnings)
     assert "6 of these images are training images too" in (folder / "report.html").read_text()

@@ -218,6 +218,13 @@ def test_a_run_needs_its_start_until_it_has_a_checkpoint(tmp_path: Path, pretrai
         assert (part / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.parametrize("name", ["BiT-R2-2-2x0.5", "R+ViT-Ti/16"])
+def test_resnets_and_hybrids_are_fine_tuned(name: str, tmp_path: Path) -> None:
+    start = vitkit.save_model(vitkit.create_model(name, num_classes=7, image_size=32), tmp_path / "start")
+    run = from_start(start, preprocessing=Preprocessing((32, 32)), training=replace(SHORT, batch_size=4))
+    assert vitkit.load_model(training.train_run(run, tmp_path / "run")).config.num_classes == 10
+
+
 LINE = ["--steps", "4", "--warmup-steps", "0", "--batch-size", "8", "--threads", "1"]
 
 

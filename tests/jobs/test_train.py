@@ -2,8 +2,8 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +17,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.evaluation import run_model
 from vitkit.jobs import train_run as following
-from vitkit.jobs.train_run import Invitation
-from vitkit.models.config import PLAIN
-from vitkit.runs.build import Parts
-from vitkit.runs.trained_model import RejectedFiles, read_record
+from vitkit.runs.folder import kind_of
 from vitkit.world import World
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
@@ -150,27 +147,11 @@ def test_a_listener_hears_how_training_goes(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.usefixtures("no_report")
-def test_the_options_of_process_0_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those for memory may be others than the ones that the folder was begun with."""
-    begun = vitkit.recipe("digits", model="ViT-16x1x2/4", image_size=8, steps=1, batch_size=8)
-    folder = vitkit.train(begun, tmp_path / "run")
-    record, began = read_record(folder), dict[str, Any]()
-    assert record is not None
-    changed = replace(begun, training=replace(begun.training, micro_batch_size=3, recompute=True))
-    model, threads = vitkit.load_model(folder), torch.get_num_threads()
-    facts = record.fingerprint, model.config, model.card, RejectedFiles(folder, record), PLAIN
-    invitation = Invitation(folder, changed, *facts, "hsdp", None, "cpu", threads)
-    elsewhere = replace(invitation, folder=tmp_path / "elsewhere")
-    monkeypatch.setattr("vitkit.runs.processes.await_message", lambda world: elsewhere)
-    refused("cannot be seen by process 1", following.follow, World(1, 2, 1, 2))
-
-    def begin(parts: Parts, *rest: object, **options: object) -> None:
-        began.update(options, run=parts.run)
-        raise StopIteration  # nothing after that is tested
-
-    monkeypatch.setattr("vitkit.runs.processes.await_message", lambda world: invitation)
-    monkeypatch.setattr("vitkit.runs.build.begin_steps", begin)
-    with pytest.raises(StopIteration):
-        following.follow(World(1, 2, 1, 2))
-    assert began == {"run": changed, "sharding": "hsdp"}
+def test_a_process_that_sees_no_folder_or_other_images_does_not_follow(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, threads = kind_of(trained).run(), torch.get_num_threads()
+    for folder, said in ((tmp_path, "cannot be seen by process 1"), (trained, "differ between process 1 on")):
+        sent = SimpleNamespace(run=begun, folder=folder, fingerprint="0", threads=threads)
+        monkeypatch.setattr("vitkit.runs.processes.await_message", lambda _world, sent=sent: sent)
+        refused(said, following.follow, World(1, 2, 1, 2))
