@@ -140,6 +140,8 @@ def test_answers_stand_in_json_csv_and_parquet(
     table = list(csv.DictReader(answers.splitlines()))
     assert list(table[0])[-4:] == ["answer", "level", "none_of_these", "error"] and table[0]["answer"] == ""
     assert [row["answer"] or None for row in table[1:]] == [line["answer"] for line in lines]
+    shown = cli(["predict", str(trained), *images, "--top", "1"], 1).out  # a row without a guess
+    assert str(bad) in shown and "blue" in shown
     cli(["predict", str(trained), *images, "--refuse", "0", "--out", str(tmp_path / "out")], 1)
     (part,) = (tmp_path / "out").glob("*.parquet")
     columns = pq.read_table(part).to_pydict()

@@ -71,7 +71,8 @@ def test_a_run_that_is_trained_is_running_and_not_diverged(runs: Path, tmp_path:
     with lock_folder(folder):
         row = rows_of(tmp_path)["interrupted"]
         assert is_held(folder) and row.standing == "running at step 2 of 4"
-    assert not is_held(folder) and not (runs / ".lock").exists()  # asking makes no lock
+    assert not is_held(folder) and not is_held(runs)
+    assert not (runs / ".lock").exists()  # asking makes no lock
     record = folder / "diverged.json"
     record.write_text('{"reason": "The loss is infinite."}')
     assert rows_of(tmp_path)["interrupted"].state == "diverged"

@@ -46,11 +46,16 @@ def stop_and_go_on(folder: Path, *trackers: Any) -> None:
     vitkit.train(SMALL, folder, listener=vitkit.log_to(*trackers))
 
 
-def fake(monkeypatch: pytest.MonkeyPatch, name: str = "wandb") -> MagicMock:
+def fake(monkeypatch: pytest.MonkeyPatch, name: str) -> MagicMock:
     """Put in the place of Weights & Biases, or of trackio, what sends nothing."""
     module = MagicMock(__spec__=importlib.util.spec_from_loader(name, None))
     monkeypatch.setitem(sys.modules, name, module)
     return module
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    return fake(monkeypatch, "wandb")
 
 
 def sent(module: MagicMock) -> list[tuple[int, dict[str, float]]]:
@@ -63,7 +68,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> P
     """A run that sends its numbers, and was interrupted after two of six steps."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        fake(patch)
+        fake(patch, "wandb")
         with pytest.raises(InterruptedTraining):
             vitkit.train(SMALL, folder, listener=vitkit.log_to("wandb", listener=Interrupting(1)))
     return folder
@@ -102,46 +107,41 @@ def test_each_step_is_sent_once_and_the_run_is_continued(
         assert module.finish.call_count == 2 and "Trackio" not in capsys.readouterr().out
 
 
-def test_a_log_named_twice_is_written_once(
-    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_named_twice_is_written_once(stopped: Path, tmp_path: Path, wandb: MagicMock) -> None:
     """And what is heard besides goes on being heard."""
-    module, heard = fake(monkeypatch), Hearing()
-    folder = shutil.copytree(stopped, tmp_path / "run")
+    folder, heard = shutil.copytree(stopped, tmp_path / "run"), Hearing()
     vitkit.train(resume=folder, log=["wandb"], listener=vitkit.log_to("wandb", listener=heard))
-    steps = [step for step, _ in sent(module)]
-    assert module.init.call_count == 1 and steps == sorted(steps)
+    steps = [step for step, _ in sent(wandb)]
+    assert wandb.init.call_count == 1 and steps == sorted(steps)
     assert heard.measured == metrics(folder)[-len(heard.measured) :] and heard.done["training"] == 6
     assert "report" in dict(heard.rows)
 
 
 def test_steps_are_sent_again_only_where_they_were_not_sent(
-    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: Path, tmp_path: Path, wandb: MagicMock
 ) -> None:
     """A killed run makes steps again which it has sent; what was committed without the log is made up for."""
     for name, last, steps in (("ahead", 4, [5, 6]), ("behind", None, [1, 2, 3, 4, 5, 6])):
-        module, folder = fake(monkeypatch), shutil.copytree(stopped, tmp_path / name)
+        wandb.reset_mock()
+        folder = shutil.copytree(stopped, tmp_path / name)
         facts = json.loads((folder / "wandb.json").read_text())
         assert facts["step"] == 2
         (folder / "wandb.json").unlink()
         if last is not None:  # as if killed in step 5
             (folder / "wandb.json").write_text(json.dumps({**facts, "step": last}))
         vitkit.train(SMALL, folder, listener=vitkit.log_to("wandb"))
-        assert sorted({step for step, _ in sent(module)}) == steps
+        assert sorted({step for step, _ in sent(wandb)}) == steps
 
 
-def test_without_a_network_numbers_wait_in_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, heard = fake(monkeypatch), Hearing()
-    unreachable = RuntimeError("api_key not configured (no-tty)\nmore text")
-    module.init.side_effect = [unreachable, module.init.return_value]
+def test_without_a_network_numbers_wait_in_the_folder(tmp_path: Path, wandb: MagicMock) -> None:
+    heard, unreachable = Hearing(), RuntimeError("api_key not configured (no-tty)\nmore text")
+    wandb.init.side_effect = [unreachable, wandb.init.return_value]
     vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("wandb", listener=heard))
     (warning,) = [sentence for sentence in heard.warnings if "Weights & Biases" in sentence]
     assert "(api_key not configured (no-tty))" in warning and "wandb sync" in warning
-    options = module.init.call_args.kwargs
+    options = wandb.init.call_args.kwargs
     assert (options["mode"], options["dir"]) == ("offline", str(tmp_path / "run"))
-    assert len(sent(module)) > 6
+    assert len(sent(wandb)) > 6
 
 
 @pytest.mark.parametrize(("name", "title"), [("wandb", "Weights & Biases"), ("trackio", "trackio")])
@@ -150,7 +150,6 @@ def test_a_package_that_fails_does_not_end_the_run(
 ) -> None:
     """One fails on the way, the other at its beginning."""
     module, heard = fake(monkeypatch, name), Hearing()
-
     failing = module.init.return_value.log if name == "wandb" else module.init
     failing.side_effect = BrokenPipeError("the service has gone")
     vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to(name, listener=heard))
@@ -161,19 +160,17 @@ def test_a_package_that_fails_does_not_end_the_run(
     assert recorded == (1 if name == "wandb" else 0)
 
 
-def test_a_run_that_was_given_sends_nothing(
-    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, folder = fake(monkeypatch), shutil.copytree(stopped, tmp_path / "run")
+def test_a_run_that_was_given_sends_nothing(stopped: Path, tmp_path: Path, wandb: MagicMock) -> None:
+    folder = shutil.copytree(stopped, tmp_path / "run")
     assert run_command(["train", "--resume", str(folder), "--quiet"]) == 0
-    module.init.assert_not_called()
+    wandb.init.assert_not_called()
     refused("expected eight small letters and digits", SentRecord, "../../x")
 
 
 def test_the_command_line_names_what_is_missing_and_is_quiet(
-    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, wandb: MagicMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find_spec, module = importlib.util.find_spec, fake(monkeypatch)
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find_spec(name)
     )
@@ -184,7 +181,7 @@ def test_the_command_line_names_what_is_missing_and_is_quiet(
     assert not (tmp_path / "run").exists()
     refused("choose tensorboard, wandb or trackio", vitkit.log_to, "tensorbored")
     printed = cli([*line, "wandb"])
-    assert sorted({step for step, _ in sent(module)}) == [2, 4]
+    assert sorted({step for step, _ in sent(wandb)}) == [2, 4]
     # The result of a command, and no progress.
     assert printed.out.strip().startswith("Next:") and printed.err == ""
 
