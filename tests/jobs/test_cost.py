@@ -10,7 +10,7 @@ import vitkit
 from tests.helpers.cli import Cli
 from tests.helpers.refusals import refused
 from vitkit.jobs.cost import count_table6, matching
-from vitkit.models.measure import forward_flops, parameters
+from vitkit.models.measure import parameters
 
 
 def printed(cli: Cli, *arguments: str) -> str:
@@ -27,19 +27,10 @@ def test_patches_that_do_not_fill_the_image_are_named(cli: Cli) -> None:
     assert "8 rows below and 0 columns at the right of the images fill no patch." in text
 
 
-def test_one_model_in_numbers(cli: Cli) -> None:
-    [cost] = numbers(cli, "ViT-B/16", "--batch-size", "32", "--num-classes", "10")
-    config = vitkit.model_config("ViT-B/16", 10)
-    assert cost["parameters"] == parameters(config)
-    assert cost["tokens"] == 197
-    assert cost["training_flops"] == 3 * cost["forward_flops"] == 3 * forward_flops(config, head=True)
-    assert cost["training_memory"]["float32"]["weights"] == 4 * parameters(config)
-
-
 def test_the_compute_of_a_training(cli: Cli) -> None:
     given = ("ViT-L/16", "--epochs", "14", "--images", "303000000")
     [cost] = numbers(cli, *given)
-    assert cost["pretraining_flops"] == pytest.approx(1567e18, rel=0.005)
+    assert cost["training_flops"] == 3 * cost["forward_flops"]
     [half] = numbers(cli, *given, "--utilization", "0.2")
     assert half["h100_days"] == pytest.approx(2 * cost["h100_days"])
     assert cost["h100_days"] == pytest.approx(cost["pretraining_flops"] / 989e12 / 0.4 / 86400)

@@ -254,8 +254,8 @@ def test_predictions_in_files_are_the_predictor_s(working: Path, monkeypatch: py
 
 def save_in_shards(folder: Path, seed: int, names: tuple[str, ...] = ("a", "b", "c")) -> Path:
     """Save a model as Hugging Face does a large one, in two files of weights; returns the index of both."""
-    torch.manual_seed(seed)
-    made = vitkit.create_model("ViT-16x1x2/4", num_classes=3, image_size=8)
+    generator = torch.Generator().manual_seed(seed)
+    made = vitkit.create_model("ViT-16x1x2/4", num_classes=3, image_size=8, generator=generator)
     made.card = replace(card_of(made), class_names=names)
     vitkit.save_model(made, folder, "huggingface")
     tensors = load_file(folder / "model.safetensors")
