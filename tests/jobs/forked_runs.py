@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,41 +185,44 @@ MOMENTS = {
     "save": "vitkit.training.checkpoint.commit",
     "evaluation": "vitkit.runs.steps.evaluation_batches",
     "report": "vitkit.report.page.render_report",
-    "nowhere": "vitkit.report.page.render_report",
 }
 """In the order in which a run meets them; the signals are sent when the function is called for the second
-time where it is "step", for the first time elsewhere."""
+time where it is "step", for the first time elsewhere, and never where the moment is "nowhere"."""
 
 
 def _patch(case: Case, send: Callable[[], None]) -> None:
     calls = itertools.count(1)
+    moment = MOMENTS.get(case.moment, case.moment)
 
-    def sending(original: Callable[..., Any]) -> Callable[..., Any]:
+    def send_once() -> None:
+        if next(calls) == (2 if case.moment == "step" else 1):
+            send()
+
+    def with_workers_at_work(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*arguments: Any, **others: Any) -> Any:
-            if case.moment != "nowhere" and next(calls) == (2 if case.moment == "step" else 1):
-                if case.moment in ("validation", "evaluation"):  # with the workers at work
-                    batches = original(*arguments, **others)
-                    first = next(batches)
-                    send()
-                    return itertools.chain([first], batches)
-                send()
-            return original(*arguments, **others)
+            batches = original(*arguments, **others)
+            first = next(batches)
+            send_once()
+            return itertools.chain([first], batches)
 
         return wrapper
 
-    _replace(MOMENTS.get(case.moment, case.moment), sending)
+    if case.moment in ("validation", "evaluation"):
+        _replace(moment, with_workers_at_work)
+    elif case.moment != "nowhere":
+        _replace(moment, partial(_before, send_once))
     if case.again:
-
-        def again(original: Callable[..., Any]) -> Callable[..., Any]:
-            def wrapper(*arguments: Any, **others: Any) -> Any:
-                send()
-                return original(*arguments, **others)
-
-            return wrapper
-
-        _replace(MOMENTS["save"], again)
+        _replace(MOMENTS["save"], partial(_before, send))
     if case.moment != "report":  # drawing takes longer than all the rest
         _replace(MOMENTS["report"], lambda original: lambda *_: "a report")
+
+
+def _before(action: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*arguments: Any, **others: Any) -> Any:
+        action()
+        return original(*arguments, **others)
+
+    return wrapper
 
 
 def _replace(path: str, change: Callable[[Any], Any]) -> None:

@@ -17,8 +17,6 @@ class Hearing(Listener):
         self.warnings: list[str] = []
         self.rows: list[tuple[str, list[str]]] = []
         self.loops: list[str] = []
-        self.order: list[str] = []
-        """Headings and loops as they came."""
         self.milestones: list[tuple[str, int, str]] = []
         """Loop, units that were done, and the details, of each moment worth a line."""
         self.done: dict[str, int] = {}
@@ -40,12 +38,10 @@ class Hearing(Listener):
 
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
         self.rows += rows
-        self.order += [heading for heading, _ in rows]
 
     @contextmanager
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
         self.loops.append(what)
-        self.order.append(what)
         steps, first = self.steps.setdefault(what, []), total
 
         def progress(

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,31 +43,24 @@ def test_evaluate_needs_the_run_alone(trained: Path, photos: Path, tmp_path: Pat
         assert (model / "evaluation" / "test.json").read_bytes() == again
 
 
-def test_the_precision_given_is_computed(
-    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_precision_given_is_computed(trained: Path, photos: Path, cli: Cli) -> None:
     exact, rounded = (vitkit.evaluate(trained, precision=name) for name in PRECISIONS)
     assert (vitkit.evaluate(trained).predictions.logits == exact.predictions.logits).all()  # on a CPU
     assert (exact.predictions.logits != rounded.predictions.logits).any()
     np.testing.assert_allclose(exact.predictions.logits, rounded.predictions.logits, rtol=0, atol=0.1)
+    # An image that is predicted is one that is evaluated: the same pixels, the same logits.
+    predictor, samples = vitkit.Predictor(trained), exact.data.splits[exact.split]
+    for row, index in enumerate(exact.predictions.ids[:5].tolist()):
+        best = predictor(samples.file(index), top=1)[0]
+        assert best.name == exact.data.class_names[exact.predictions.predicted[row]]
+        logits = torch.from_numpy(exact.predictions.logits[row])
+        assert best.probability == pytest.approx(logits.softmax(0).max().item(), abs=1e-5)
     image = photos / "sky" / "3.png"
     guesses = [vitkit.Predictor(trained, precision=name)(image)[0] for name in PRECISIONS]
     assert guesses[0].name == guesses[1].name and guesses[0].probability != guesses[1].probability
-    assert vitkit.Predictor(trained)(image)[0] == guesses[0]
-    assert run(["predict", str(trained), str(image), "--json", "--precision", "bfloat16"]) == 0
-    assert json.loads(capsys.readouterr().out)["predictions"][0]["probability"] != guesses[0].probability
-
-
-def test_other_data_is_matched_by_name(trained: Path, tmp_path: Path, cli: Cli) -> None:
-    for i in range(3):
-        (tmp_path / "new" / "sky").mkdir(parents=True, exist_ok=True)
-        picture((60, 90, 220), 100 + i).save(tmp_path / "new" / "sky" / f"{i}.png")
-    model = str(shutil.copytree(trained, tmp_path / "run"))
-    numbers = json.loads(cli(["evaluate", model, "--data", "new", "--json"]).out)
-    assert numbers["count"] == 3 and numbers["per_class"][1]["count"] == 3
-    assert (numbers["model"], numbers["data"], numbers["split"]) == (model, "new", "all")
-    (tmp_path / "new" / "sky").rename(tmp_path / "new" / "sea")
-    assert "sea" in cli(["evaluate", str(trained), "--data", "new"], 1).err
+    assert predictor(image)[0] == guesses[0]
+    line = ["predict", str(trained), str(image), "--json", "--precision", "bfloat16"]
+    assert json.loads(cli(line).out)["predictions"][0]["probability"] != guesses[0].probability
 
 
 def test_numbers_on_other_images_are_kept_beside_the_runs_own(
@@ -82,30 +74,29 @@ def test_numbers_on_other_images_are_kept_beside_the_runs_own(
         for i, name in enumerate(names * 3):
             (folder / name).mkdir(parents=True, exist_ok=True)
             picture((60, 90, 220) if i else (90, 200, 90), 100 + i).save(folder / name / f"{i}.png")
-    printed = {}
-    for data in ("new", str(namesake), f"{new}/"):  # the first one twice
-        printed[data] = json.loads(cli(["evaluate", str(model), "--data", data, "--json"]).out)
-    folders = [model / "evaluation" / name for name in ("new", "new-2")]
-    assert {path.name for path in (model / "evaluation").iterdir()} == {*own, "new", "new-2"}
-    assert all((model / "evaluation" / name).read_bytes() == content for name, content in own.items())
-    for folder, numbers in zip(folders, (printed["new"], printed[str(namesake)]), strict=True):
-        assert numbers["kept_in"] == str(folder) and numbers["page"] == str(folder / "all.html")
-        stored = json.loads((folder / "all.json").read_text())
-        assert stored.items() <= numbers.items()
-        assert len(np.load(folder / "all.logits.npy")) == stored["count"]
-        mistakes = json.loads((folder / "all.mistakes.json").read_text())
-        assert len(mistakes) == stored["count"] - stored["correct"] > 0
+    for data, count, name in (("new", 6, "new"), (str(namesake), 3, "new-2"), (f"{new}/", 6, "new")):
+        numbers = json.loads(cli(["evaluate", str(model), "--data", data, "--json"]).out)
+        place = model / "evaluation" / name
+        assert (numbers["count"], numbers["data"], numbers["split"]) == (count, "new", "all")
+        assert numbers["kept_in"] == str(place) and numbers["page"] == str(place / "all.html")
+        assert json.loads((place / "all.json").read_text()).items() <= numbers.items()
+        assert len(np.load(place / "all.logits.npy")) == count
+        mistakes = json.loads((place / "all.mistakes.json").read_text())
+        assert len(mistakes) == count - numbers["correct"] > 0
         for mistake in mistakes:
             (answer,) = mistake["predictions"]
             assert answer["class"] != mistake["image"].split("/")[0] and answer["probability"] > 0.5
-    assert not [path for path in folders[0].iterdir() if str(tmp_path).encode() in path.read_bytes()]
-    said = cli(["evaluate", str(model), "--data", "new"]).text
-    assert f"Kept in {model}/evaluation/new: every class" in said
-    page = (folders[0] / "all.html").read_text()
-    assert "run on images of new" in page and "Most confident mistakes" in page and page.count("<img") == 3
+    place = model / "evaluation" / "new"
+    assert {path.name for path in (model / "evaluation").iterdir()} == {*own, "new", "new-2"}
+    assert all((model / "evaluation" / name).read_bytes() == content for name, content in own.items())
+    assert not [path for path in place.iterdir() if str(tmp_path).encode() in path.read_bytes()]
+    page = (place / "all.html").read_text()
+    assert "run on images of new" in page and page.count("<img") == 3
     assert 'href="evaluation/new-2/all.html"' in vitkit.write_report(model).read_text()
     assert run(["evaluate", str(model), "--out", str(tmp_path / "page.html")]) == 0  # of its own images
     assert "test images of" in (tmp_path / "page.html").read_text()
+    (new / "sky").rename(new / "sea")
+    assert "sea" in cli(["evaluate", str(model), "--data", "new"], 1).err
 
 
 @pytest.mark.parametrize(
@@ -153,60 +144,26 @@ def test_runs_without_splits_say_so(photos: Path, tmp_path: Path, cli: Cli) -> N
     assert "train images of" in cli(["evaluate", "run", "--split", "train"]).out
 
 
-def test_prediction_is_evaluation(trained: Path) -> None:
-    """The same pixels, the same logits, whichever way an image comes in."""
-    evaluation = vitkit.evaluate(trained)
-    predictor = vitkit.Predictor(trained)
-    samples = evaluation.data.splits[evaluation.split]
-    for row, index in enumerate(evaluation.predictions.ids[:5].tolist()):
-        file = samples.file(index)
-        best = predictor(file, top=1)[0]
-        assert best.name == evaluation.data.class_names[evaluation.predictions.predicted[row]]
-        logits = torch.from_numpy(evaluation.predictions.logits[row])
-        assert best.probability == pytest.approx(logits.softmax(0).max().item(), abs=1e-5)
-
-
-@pytest.fixture(scope="module")
-def repeating(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hearing]:
-    """A run on data whose test split holds six training images among 16."""
-    root, heard = tmp_path_factory.mktemp("repeats"), Hearing()
+def test_training_images_among_the_test_images_are_counted_where_they_are_at_hand(tmp_path: Path) -> None:
+    """Three of the eight test images of each class are training images too."""
     for number, label in enumerate("ab"):
         for i in range(20):
-            noise_image(root / "data" / "train" / label / f"{i}.png", i + 1000 * number)
+            noise_image(tmp_path / "data" / "train" / label / f"{i}.png", i + 1000 * number)
         for i in range(8):
             seed = (i if i < 3 else 500 + i) + 1000 * number
-            noise_image(root / "data" / "test" / label / f"{i}.png", seed)
+            noise_image(tmp_path / "data" / "test" / label / f"{i}.png", seed)
+        noise_image(tmp_path / "other" / label / "0.png", 2000 + number)
+    heard = Hearing()
     options: dict[str, Any] = {"model": "ViT-8x1x2/4", "image_size": 8, "steps": 2, "batch_size": 8}
-    return vitkit.train(root / "data", root / "run", **options, listener=heard), heard
-
-
-def test_accuracy_is_given_with_and_without_them(repeating: tuple[Path, Hearing]) -> None:
-    folder, heard = repeating
-    recorded = json.loads((folder / "evaluation" / "test.json").read_text())
-    again = vitkit.evaluate(folder)
-    repeated = np.isin(again.predictions.ids, [0, 1, 2, 8, 9, 10])
-    right = again.predictions.predicted == again.predictions.labels
-    assert recorded["repeated"]["count"] == 6 == again.result.repeated.count
-    assert recorded["repeated"]["accuracy_without"] == right[~repeated].mean()
-    assert again.result == replace(again.result, accuracy=right.mean())
-    sentence = "6 images of test are in train too, pixel for pixel"
-    assert any(sentence in warning for warning in heard.warnings)
-    assert "6 images are training images too: without them" in str(heard.rows)
+    folder = vitkit.train(tmp_path / "data", tmp_path / "run", **options, listener=heard)
+    assert "6 images of test are in train too, pixel for pixel" in str(heard.warnings)
     assert "6 of these images are training images too" in (folder / "report.html").read_text()
-    assert json.loads((folder / "evaluation" / "val.json").read_text())["repeated"]["count"] == 0
-    (line,) = dict(heard.rows)["weights"]  # the screen says once that weights are weights
-    assert line.startswith("of ") and line.endswith(str(folder / "model.safetensors"))
-
-
-def test_it_is_said_where_training_images_are_gone(repeating: tuple[Path, Hearing], tmp_path: Path) -> None:
-    folder, heard = repeating[0], Hearing()
-    for label in "ab":
-        noise_image(tmp_path / "other" / label / "0.png", 2000 + (label == "b"))
-    moved = folder.parent / "data"
-    moved.rename(folder.parent / "elsewhere")
-    try:
-        evaluation = vitkit.evaluate(folder, data=str(tmp_path / "other"), listener=heard)
-    finally:
-        (folder.parent / "elsewhere").rename(moved)
-    assert evaluation.result.repeated is None
-    assert any("training images are not where they were" in note for note in heard.notes)
+    evaluated = vitkit.evaluate(folder)
+    repeated = np.isin(evaluated.predictions.ids, [0, 1, 2, 8, 9, 10])
+    right = evaluated.predictions.predicted == evaluated.predictions.labels
+    assert evaluated.result.repeated.count == 6 and evaluated.result.accuracy == right.mean()
+    assert evaluated.result.repeated.accuracy_without == right[~repeated].mean()
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    evaluated = vitkit.evaluate(folder, data=str(tmp_path / "other"), listener=heard)
+    assert evaluated.result.repeated is None
+    assert "training images are not where they were" in str(heard.notes)

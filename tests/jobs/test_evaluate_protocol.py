@@ -29,12 +29,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_model(folder: Path, outputs: int, names: tuple[str, ...] = ()) -> Path:
     """A model whose answers differ from image to image; its outputs are ImageNet's classes or in disorder."""
-    torch.manual_seed(0)
-    model = vitkit.create_model("ViT-16x1x2/4", num_classes=outputs, image_size=SIDE)
+    generator = torch.Generator().manual_seed(6)
+    model = vitkit.create_model("ViT-16x1x2/4", num_classes=outputs, image_size=SIDE, generator=generator)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1 and not parameter.any():
-                parameter.normal_()
+                parameter.normal_(generator=generator)
     model.card = ModelCard(class_names=names)
     return vitkit.save_model(model, folder)
 
@@ -70,40 +70,31 @@ def test_the_classes_are_a_thousand_in_order() -> None:
     assert [WNIDS.index(wnid) for wnid in imagenet_wnids("r")[:4]] == [1, 2, 4, 6]
 
 
-def test_class_numbers_are_no_words(checkpoint: Path, tmp_path: Path) -> None:
-    rank, expected = ranking(checkpoint), 0
-    folders = [0, 2, 9, 10, 100, 999]
-    for seed in range(12):
-        folder = rank(seed)[0] if seed % 2 else folders[seed // 2]
-        expected += folder == rank(seed)[0]
-        picture(tmp_path / "v2" / str(folder) / f"{seed}.png", seed)
-    data = tmp_path / "v2"
-    evaluation = vitkit.evaluate_protocol(checkpoint, data, "imagenet-v2", device="cpu", batch_size=5)
-    assert expected >= 6 and (evaluation.count, evaluation.correct) == (12, expected)
-    assert evaluation.accuracy_interval == binomial_interval(expected, 12)
-    assert evaluation.candidates == 1000 and "because it names no classes" in evaluation.note
-    listed = list_labelled("imagenet-v2", str(tmp_path / "v2"))
-    assert {(WNIDS[i],) for (i,) in listed.accepted} == {(name,) for name in listed.groups}
-    assert WNIDS[100] in listed.groups and WNIDS[10] in listed.groups
-
-
-@pytest.mark.parametrize(("protocol", "mark"), [("imagenet-a", "a"), ("imagenet-r", "r"), ("imagenet", "")])
+@pytest.mark.parametrize(
+    ("protocol", "mark"),
+    [("imagenet-a", "a"), ("imagenet-r", "r"), ("imagenet", ""), ("imagenet-v2", "")],
+)
 def test_a_model_chooses_among_the_classes_of_the_set(
     protocol: ProtocolName, mark: str, checkpoint: Path, tmp_path: Path
 ) -> None:
+    """The folders of ImageNet-V2 have the numbers of classes, which are no words: 10 comes after 9."""
     rank, wnids = ranking(checkpoint), imagenet_wnids(mark)
+    folders = {name: str(WNIDS.index(name)) if protocol == "imagenet-v2" else name for name in WNIDS}
     allowed = {WNIDS.index(wnid) for wnid in wnids}
     labels, expected = {}, {}
     for seed in range(16):
         best = next(index for index in rank(seed) if index in allowed)
-        labels[seed] = WNIDS[best] if seed % 3 == 0 else wnids[seed]
+        labels[seed] = WNIDS[best] if seed % 3 == 0 else wnids[7 * seed]
         expected[seed] = labels[seed] == WNIDS[best]
-        picture(tmp_path / "set" / labels[seed] / f"{seed}.png", seed)
-    (tmp_path / "set" / wnids[50]).mkdir(exist_ok=True)  # an empty folder is no class with images
-    (tmp_path / "set" / wnids[1] / "broken.png").write_bytes(b"\x89PNG, and no more")
-    evaluation = vitkit.evaluate_protocol(checkpoint, tmp_path / "set", protocol, device="cpu")
-    assert (evaluation.count, evaluation.correct, evaluation.unreadable) == (16, sum(expected.values()), 1)
+        picture(tmp_path / "set" / folders[labels[seed]] / f"{seed}.png", seed)
+    (tmp_path / "set" / folders[wnids[50]]).mkdir(exist_ok=True)  # an empty folder is no class with images
+    (tmp_path / "set" / folders[labels[1]] / "broken.png").write_bytes(b"\x89PNG, and no more")
+    evaluation = vitkit.evaluate_protocol(checkpoint, tmp_path / "set", protocol, device="cpu", batch_size=5)
+    correct = sum(expected.values())
+    assert correct >= 6 and (evaluation.count, evaluation.correct, evaluation.unreadable) == (16, correct, 1)
+    assert evaluation.accuracy_interval == binomial_interval(correct, 16)
     assert evaluation.candidates == len(wnids) and not evaluation.left_out
+    assert "because it names no classes" in evaluation.note
     for score in evaluation.per_class:
         mine = [seed for seed in expected if labels[seed] == score.name]
         assert (score.count, score.correct) == (len(mine), sum(expected[seed] for seed in mine))
@@ -142,16 +133,13 @@ def test_any_of_the_reassessed_labels_is_right(checkpoint: Path, tmp_path: Path)
     assert evaluation.top5_correct == 4, "image 3 is what is second likeliest"
     assert sorted(evaluation.left_out.values()) == [1, 1, 2]
     assert evaluation.left_out["no label fits, as ReaL's raters found"] == 1
-    of_two = {score.name: score for score in evaluation.per_class}
-    for label in labels[2]:  # an image with two labels is counted under both
-        assert of_two[WNIDS[label]].count >= 1
-    moved = real_labels(tmp_path / "other.json", {1: [rank(1)[5]]})
-    again = vitkit.evaluate_protocol(checkpoint, images, "imagenet-real", labels=moved, device="cpu")
-    assert (again.count, again.correct, again.top5_correct) == (1, 0, 0), "the sixth is too late"
-    fifth = real_labels(tmp_path / "fifth.json", {1: [rank(1)[500], rank(1)[4]]})
-    last = vitkit.evaluate_protocol(checkpoint, images, "imagenet-real", labels=fifth, device="cpu")
-    assert (last.correct, last.top5_correct, last.top5_accuracy) == (0, 1, 1.0)
-    assert last.top5_accuracy_interval == binomial_interval(1, 1)
+    counted = {score.name for score in evaluation.per_class if score.count}
+    assert {WNIDS[label] for label in labels[2]} <= counted  # an image with two labels is under both
+    # The second of two labels is the fifth answer.
+    other = real_labels(tmp_path / "other.json", {1: [rank(1)[500], rank(1)[4]], 2: [rank(2)[5]]})
+    again = vitkit.evaluate_protocol(checkpoint, images, "imagenet-real", labels=other, device="cpu")
+    assert (again.count, again.correct, again.top5_correct, again.top5_accuracy) == (2, 0, 1, 0.5)
+    assert again.top5_accuracy_interval == binomial_interval(1, 2)
     for wrong in ('{"a": 1}', "[[1]]", json.dumps([[1000]] * 50_000), "[["):
         (tmp_path / "real.json").write_text(wrong)
         refused(r"real\.json", list_labelled, "imagenet-real", str(images))
@@ -203,12 +191,10 @@ def test_any_class_that_an_object_is_counts_and_the_red_border_is_cut_off(
     assert inner.groups == ("Chair", "Fan") and inner.accepted[0] == tuple(sorted(chairs))
     command = ["evaluate", str(checkpoint), "--data", str(root), "--device", "cpu"]
     printed = cli([*command, "--protocol", "objectnet"]).text
-    assert " top-5: one of the five likeliest classes is right (95 % interval " in printed
     assert "accuracy by objectnet on 4 images" in printed and "choosing among 1,000 classes" in printed
-    assert "Left out: 2 images, of classes that ImageNet does not have." in printed and "Fan" in printed
+    assert "Left out: 2 images, of classes that ImageNet does not have." in printed
     numbers = json.loads(cli([*command, "--protocol", "objectnet", "--json"]).out)
-    assert (numbers["count"], numbers["top5_correct"], numbers["top5_accuracy"]) == (4, top5, top5 / 4)
-    assert len(numbers["per_class"]) == 2 and len(numbers["rejects"]) == 1
+    assert (numbers["count"], numbers["top5_correct"], len(numbers["per_class"])) == (4, top5, 2)
     for arguments, said in (
         ([*command[:2], "--protocol", "objectnet"], "needs --data"),
         ([*command, "--labels", "x"], "belong to a --protocol"),
@@ -266,23 +252,15 @@ def test_outputs_in_another_order_are_matched_by_wnids(by: str, checkpoint: Path
     assert evaluation.note == "outputs are matched to classes by WordNet ids"
 
 
-def test_a_background_before_the_classes_is_passed_over(tmp_path: Path) -> None:
-    path = make_model(tmp_path / "model", 1001)
-    rank = ranking(path)
-    for seed in range(6):
-        best = next(output for output in rank(seed) if output)
-        picture(tmp_path / "set" / WNIDS[best - 1] / f"{seed}.png", seed)
-    evaluation = vitkit.evaluate_protocol(path, tmp_path / "set", "imagenet", device="cpu")
-    assert evaluation.correct == evaluation.count == 6 and "after a background" in evaluation.note
-
-
-def test_the_classes_may_be_some_of_many() -> None:
+def test_the_classes_may_be_some_of_many_or_come_after_a_background() -> None:
     many = [f"n{i:08d}" for i in range(20)]
     for place, wnid in enumerate(WNIDS):
         many.insert(2 * place + 1 if place < 20 else len(many), wnid)
     columns, _ = outputs_of_classes("model", len(many), (), many)
     assert [many[column] for column in columns] == list(WNIDS) and len(many) == 1020
     assert (outputs_of_classes("model", len(many), many)[0] == columns).all()
+    columns, note = outputs_of_classes("model", 1001, ())
+    assert [*columns] == [*range(1, 1001)] and "after a background" in note
     refused(r"has 21,843 outputs: .*imagenet21k_goog_synsets\.txt", outputs_of_classes, "model", 21_843, ())
 
 

@@ -1,7 +1,6 @@
 """Every record that is written and read again, whole and damaged in every way."""
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -20,7 +19,6 @@ from tests.helpers.damage import damage
 from tests.helpers.refusals import refused
 from tests.helpers.small_digits import small_run
 from vitkit.config import from_json, read, to_json, write
-from vitkit.durable import json_bytes
 from vitkit.engines.folder import read_description_of
 from vitkit.evaluation.classify import classification, multi_label
 from vitkit.evaluation.predictions import Predictions
@@ -86,69 +84,42 @@ class Card:
     card: ModelCard
 
 
-def write_model(folder: Path) -> Path:
-    (folder / "model.json").write_bytes(json_bytes(describe(Card(CONFIG, ModelCard("m", NAMES)))))
-    return folder / "model.json"
-
-
-def write_run(folder: Path) -> Path:
-    options = {"run": to_json(RUN), "compute": to_json(PLAIN)}
-    write(folder / "config.json", {"vitkit_version": "1", "command": "vitkit train", **options})
-    return folder / "config.json"
-
-
-def write_engine(folder: Path) -> Path:
-    (folder / "engine.json").write_text('{"format": "vitkit-engine", "format_version": 3, "sha256": "0af"}')
-    return folder / "engine.json"
-
-
-def write_answers(folder: Path, record: Any, predictions: Any) -> Path:
-    write(folder / "test.json", record)
-    predictions.save(folder / "test.json")
-    return folder / "test.json"
-
-
-def write_as(name: str, record: str) -> Callable[[Path], Path]:
-    def written(folder: Path) -> Path:
-        write(folder / name, BY_NAME[record])
-        return folder / name
-
-    return written
-
-
-def answers(task: Any, path: Path) -> Any:
+def read_answers(name: str, task: Any) -> Callable[[Path], object]:
     answering = find_task(task).answering
     assert answering is not None
-    return answering.read_evaluation(path)
+    return lambda folder: answering.read_evaluation(folder / name)
 
 
-def read_run(path: Path) -> tuple[Run, Compute]:
-    way: Any = read_config(path.parent).get("compute")
-    return kind_of(path.parent).run(), from_json(Compute, way, str(path))
+def read_model(folder: Path) -> object:
+    path = folder / "model.json"
+    return read_description(read_json_object(path), path)
 
 
-READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
-    "a run": (write_run, read_run),
-    "a model": (write_model, lambda path: read_description(read_json_object(path), path)),
-    "an engine": (write_engine, lambda path: read_description_of(path.parent)),
-    "a series": (write_as("series.json", "SeriesRecord"), lambda path: read_series(path.parent)),
-    "a checkpoint": (write_as("manifest.json", "Manifest"), lambda path: read_manifest(path.parent)),
-    "a state": (write_as("state.json", "Progress"), lambda path: read_progress(path.parent)),
-    "classes": (
-        lambda folder: write_answers(folder, BY_NAME["Classification"], PREDICTIONS),
-        functools.partial(answers, "classification"),
-    ),
-    "labels": (
-        lambda folder: write_answers(folder, BY_NAME["MultiLabel"], LABELS),
-        functools.partial(answers, "multi-label"),
-    ),
+def read_run(folder: Path) -> tuple[Run, Compute]:
+    way: Any = read_config(folder).get("compute")
+    return kind_of(folder).run(), from_json(Compute, way, "config.json")
+
+
+OPTIONS = {"vitkit_version": "1", "command": "vitkit train", "run": to_json(RUN), "compute": to_json(PLAIN)}
+READERS: dict[str, tuple[Any, Callable[[Path], object]]] = {
+    "config.json": (OPTIONS, read_run),
+    "model.json": (describe(Card(CONFIG, ModelCard("m", NAMES))), read_model),
+    "engine.json": ({"format": "vitkit-engine", "format_version": 3, "sha256": "0af"}, read_description_of),
+    "series.json": (SERIES, read_series),
+    "manifest.json": (BY_NAME["Manifest"], read_manifest),
+    "state.json": (BY_NAME["Progress"], read_progress),
+    "classes.json": (BY_NAME["Classification"], read_answers("classes.json", "classification")),
+    "labels.json": (BY_NAME["MultiLabel"], read_answers("labels.json", "multi-label")),
 }
-"""Readers of several records, or of a record and other files: each case writes a whole one and reads it."""
+"""By the name of a file a record, and what reads it from a folder together with others or other files."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("records")
+    folder = tmp_path_factory.mktemp("records")
+    PREDICTIONS.save(folder / "classes.json")
+    LABELS.save(folder / "labels.json")
+    return folder
 
 
 def test_no_record_is_left_out() -> None:
@@ -186,11 +157,11 @@ def test_a_record_is_read_as_written_or_refused(
 @given(damage=damage())
 @settings(max_examples=50, deadline=None)
 def test_a_record_is_read_or_refused(name: str, folder: Path, damage: Callable[[bytes], bytes]) -> None:
-    write_whole, read_it = READERS[name]
-    path = write_whole(folder)
+    path, (record, read_it) = folder / name, READERS[name]
+    write(path, record)
     path.write_bytes(damage(path.read_bytes()))
     try:
-        read_it(path)
+        read_it(folder)
     except vitkit.VitkitError as error:
         assert path.name in str(error) and len(str(error)) < 2000
 

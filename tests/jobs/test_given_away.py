@@ -11,13 +11,14 @@ import pytest
 import vitkit
 from tests.helpers.cli import Cli
 from tests.helpers.photos import noise_images
+from tests.helpers.refusals import refused
+from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
-from vitkit.data.config import Preprocessing, Splits
+from vitkit.data.config import Splits
 from vitkit.jobs import train_run as training
 from vitkit.jobs.finetune import suit_start
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.start import load_any
-from vitkit.training.config import TrainingConfig
 from vitkit.weights.model_card import ModelCard, TrainingData, card_of, to_give_away
 
 GIVEN = ("model.safetensors", "model.json", "report.html", "evaluation/test.json", "metrics.jsonl")
@@ -32,12 +33,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tuned(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that began from another one; both have absolute paths."""
     place = tmp_path_factory.mktemp("runs of a person")
-    made = Run(
-        data=str(photos),
-        model="ViT-16x1x1/4",
-        preprocessing=Preprocessing((8, 8)),
-        splits=Splits(val_fraction=0, test_fraction=0.5),
-        training=TrainingConfig(steps=1, batch_size=8),
+    made = replace(
+        small_run(1, warmup_steps=0), data=str(photos), splits=Splits(val_fraction=0, test_fraction=0.5)
     )
     start = training.train_run(made, place / "start")
     line = shlex.join(["vitkit", "finetune", str(start), "--data", str(photos), f"--out={place / 'tuned'}"])
@@ -72,10 +69,7 @@ def test_the_run_still_knows_where_its_images_are(tuned: Path, photos: Path) -> 
 def test_a_model_alone_asks_for_data_and_knows_it_again(tuned: Path, photos: Path, tmp_path: Path) -> None:
     for name in ("model.safetensors", "model.json"):
         shutil.copy(tuned / name, tmp_path)
-    with pytest.raises(
-        vitkit.VitkitError, match=r"not say where its data is \(its name is 'my photos'\): give it with data"
-    ):
-        vitkit.evaluate(tmp_path)
+    refused(r"its name is 'my photos'\): give it with data", vitkit.evaluate, tmp_path)
     # Its test images alone, and no training images.
     assert vitkit.evaluate(tmp_path, data=str(photos)).result.count == 12
     run = suit_start(Run(data=str(photos), model="", start=StartConfig(str(tmp_path)))).run
@@ -91,13 +85,8 @@ def test_a_model_alone_asks_for_data_and_knows_it_again(tuned: Path, photos: Pat
 
 def test_a_place_is_a_path_or_the_built_in_data() -> None:
     """Images in a folder of the name digits are not the built-in ones."""
-
-    def given(spec: str) -> TrainingData:
-        card = to_give_away(ModelCard(data=TrainingData(spec, "digits", Splits(), "0")))
-        assert to_give_away(card) == card and card.data is not None
-        return card.data
-
-    assert not given("/home/me/digits").has_place and "me" not in given("/home/me/digits").spec
-    assert given("digits").has_place
     for spec, has_place in (("/home/me/photos", True), ("digits", True), ("photos", False)):
         assert TrainingData(spec, "x", Splits(), "0").has_place == has_place
+    card = to_give_away(ModelCard(data=TrainingData("/home/me/digits", "digits", Splits(), "0")))
+    assert card.data is not None and not card.data.has_place and "me" not in card.data.spec
+    assert to_give_away(card) == card

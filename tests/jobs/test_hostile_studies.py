@@ -122,15 +122,13 @@ def test_a_hostile_folder_changes_nothing(name: str, kinds: dict[str, Kind], tmp
 
         return harm
 
-    def as_a_link(folder: Path) -> None:
-        record = record_of(folder)
-        record.unlink()
-        record.symlink_to(folder.parent / "outside/letter.txt")
+    def replaced_by(put: Callable[[Path], object]) -> Callable[[Path], None]:
+        def harm(folder: Path) -> None:
+            record = record_of(folder)
+            record.unlink()
+            put(record)
 
-    def as_a_pipe(folder: Path) -> None:
-        record = record_of(folder)
-        record.unlink()
-        os.mkfifo(record)
+        return harm
 
     def with_links_out(folder: Path) -> None:
         for path in [path for path in folder.iterdir() if path.is_dir()]:
@@ -140,14 +138,15 @@ def test_a_hostile_folder_changes_nothing(name: str, kinds: dict[str, Kind], tmp
             if not (folder / own).is_symlink():
                 (folder / own).symlink_to(folder.parent / "outside")
 
-    def of_another_kind(folder: Path) -> None:
-        other = kinds["series" if name == "scale" else "scale"]
-        record_of(folder).unlink()
-        shutil.copy(record_of(other.template), folder)
-
+    other = kinds["series" if name == "scale" else "scale"]
+    replacements: tuple[Callable[[Path], object], ...] = (
+        lambda record: record.symlink_to(record.parents[1] / "outside/letter.txt"),
+        os.mkfifo,
+        lambda record: shutil.copy(record_of(other.template), record.parent),
+    )
     assert refused_or_right(kind, tmp_path / "case", lambda folder: None) == ""  # moved, and whole
-    for harm in (as_a_link, as_a_pipe, of_another_kind):
-        assert refused_or_right(kind, tmp_path / "case", harm)
+    for put in replacements:
+        assert refused_or_right(kind, tmp_path / "case", replaced_by(put))
     refused_or_right(kind, tmp_path / "case", with_links_out)
     record = json.loads(record_of(kind.template).read_text())
     named = [place for place in leaves(record) if place[-1] == "folder"]

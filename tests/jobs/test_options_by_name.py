@@ -1,8 +1,5 @@
-"""Options of training by their names, from Python, and what is read of functions: signatures and texts."""
+"""Options of training by their names, from Python, and what is refused."""
 
-import importlib
-import inspect
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -11,11 +8,8 @@ import pytest
 
 import vitkit
 from tests.helpers.refusals import refused
-from tests.jobs.hearing import Hearing
-from vitkit.cli.verb_options import read_argument_texts, read_signature, summary_of
-from vitkit.jobs.options import as_names, require_at_least
 from vitkit.models.config import TaskName
-from vitkit.runs.config import Run, options_of, with_task
+from vitkit.runs.config import Run, StartConfig, options_of, with_task
 from vitkit.runs.folder import kind_of
 from vitkit.runs.run_options import OptionsOfRun
 from vitkit.training.config import MAEConfig
@@ -49,6 +43,8 @@ def test_a_recipe_takes_other_values_and_keeps_the_rest() -> None:
     assert changed.recipe == "photos"
     assert vitkit.recipe("digits", splits_val_fraction=0.25).splits.val_fraction == 0.25
     refused(r"named val_fraction. Here it is splits_val_fraction", vitkit.recipe, "digits", val_fraction=0.25)
+    training = vitkit.recipe("masked-patches", epochs=3).training  # in place of the recipe's steps
+    assert (training.steps, training.epochs) == (None, 3.0)
     run = vitkit.recipe("photos", task="mae", decoder_depth=1)
     assert isinstance(run.objective, MAEConfig) and run.objective.decoder_depth == 1
     assert run.splits.test_fraction == 0.0
@@ -77,21 +73,11 @@ def test_the_names_that_a_type_checker_knows_are_those_of_the_run() -> None:
     assert get_type_hints(OptionsOfRun).keys() == names - {"recipe"}
 
 
-def test_epochs_take_the_place_of_the_steps_of_a_recipe() -> None:
-    assert vitkit.recipe("masked-patches").training.steps == 1_000_000
-    training = vitkit.recipe("masked-patches", epochs=3).training
-    assert (training.steps, training.epochs) == (None, 3.0)
-    assert vitkit.recipe("masked-patches", steps=7).training.steps == 7
-
-
 def test_training_by_options_is_the_run_that_they_make(tmp_path: Path) -> None:
     """They go over a run that is given."""
     folder = trained(tmp_path / "run", learning_rate=2e-3, recipe="digits")
     run = vitkit.recipe("digits", **{**TINY, "steps": 4, "learning_rate": 2e-3})
     assert kind_of(folder).run() == run
-    hearing = Hearing()
-    assert vitkit.train(run, folder, listener=hearing) == folder  # the same run: there is nothing left to do
-    assert "This run has finished" in str(hearing.rows)
     other = vitkit.train(run, tmp_path / "other", steps=2, seed=5)
     assert (kind_of(other).run().training.steps, kind_of(other).run().training.seed) == (2, 5)
 
@@ -114,32 +100,10 @@ def test_fine_tuning_takes_them_and_chooses_the_rest(start: Path) -> None:
     assert vitkit.finetune_run(start, "digits", steps=40).optimizer.warmup_steps == 2
     assert vitkit.finetune_run(start, "digits", steps=40, warmup_steps=9).optimizer.warmup_steps == 9
     # The rate of a head that learns alone is another one, and a part of the images takes another length.
-    alone = vitkit.finetune_run(start, "digits", freeze="backbone")
-    assert alone.optimizer.freeze == "backbone" and alone.optimizer.head_rate == 1.0
+    alone = vitkit.finetune_run(start, "digits", freeze="backbone", head="new").optimizer
+    assert (alone.freeze, alone.learning_rate, alone.head_rate) == ("backbone", 3e-3, 1.0)
+    # A head that is kept has nothing to catch up on.
+    same_head = vitkit.finetune_run(StartConfig(str(start), head="keep"), "digits").optimizer
+    assert (same_head.learning_rate, same_head.head_rate) == (5e-4, 1.0)
     part = vitkit.finetune_run(start, "digits", splits_subset="[:50]")
     assert part.training.batch_size < chosen.training.batch_size
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("convert.read_card", "cost.count_costs", "data_show.check", "list_runs.list_runs"),
-        *("cost.measure_models", "predict.predict_images"),
-    ],
-)
-def test_a_signature_that_is_read_from_the_source_is_that_of_the_function(name: str) -> None:
-    module, _, name = f"vitkit.jobs.{name}".rpartition(".")
-    function = getattr(importlib.import_module(module), name)
-    made = read_signature(module, name)
-    assert inspect.signature(made).parameters == inspect.signature(function).parameters
-    assert made.__doc__ == function.__doc__
-    texts, parameters = read_argument_texts(function), inspect.signature(function).parameters
-    assert list(texts)[: len(parameters)] == list(parameters) and all(texts.values())
-    assert "Args" not in summary_of(function) and summary_of(function)
-
-
-def test_paths_are_names_and_a_number_below_its_bound_is_refused_by_its_name() -> None:
-    several: tuple[str | Path | Sequence[str | Path], ...] = ("a", Path("a"), ["a"], (Path("a"),))
-    assert [as_names(paths) for paths in several] == [("a",)] * 4
-    require_at_least(1, batch_size=1, neighbours=None)
-    refused(r"^neighbours is at least 1, found 0\.$", require_at_least, 1, batch_size=1, neighbours=0)

@@ -39,10 +39,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(forked: Runs, images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The results of a run that nothing happened to."""
-    out = tmp_path_factory.mktemp("whole") / "run"
-    done = forked(Case(arguments(images, out), moment="nowhere"))
-    assert done.code == 0, done.err
-    return results(out)
+    return finish(forked, images, tmp_path_factory.mktemp("whole") / "run")
 
 
 def arguments(images: Path, out: Path, workers: int = 0) -> list[str]:
@@ -58,11 +55,11 @@ def assert_stopped(done: Outcome, number: int) -> None:
     assert not done.survivors and not done.shared_memory
 
 
-def finish(forked: Runs, images: Path, out: Path, whole: dict[str, bytes]) -> None:
-    """Go on to the end, which is the end of a run that nothing happened to."""
+def finish(forked: Runs, images: Path, out: Path) -> dict[str, bytes]:
+    """Train, or go on, to the end; returns the results."""
     done = forked(Case(arguments(images, out), moment="nowhere"))
     assert done.code == 0, done.err
-    assert results(out) == whole
+    return results(out)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +83,7 @@ def test_stopped_in_a_step_it_goes_on_to_the_same_bits(
     assert f"vitkit train --resume {out} --threads 1" in done.err
     checkpoint = survey(out).whole
     assert checkpoint is not None and checkpoint.name == "step-00000002"
-    finish(forked, images, out, whole)
+    assert finish(forked, images, out) == whole
 
 
 # Where a run is at, and the step that a checkpoint holds after the signal.
@@ -124,7 +121,7 @@ def test_stopped_anywhere_nothing_is_lost(
     assert (checkpoint and checkpoint.name) == (None if step is None else f"step-{step:08d}")
     assert not (run / "report.html").exists()
     if step is not None:  # else it is a new run
-        finish(forked, images, run, whole)
+        assert finish(forked, images, run) == whole
     assert not list(run.rglob("*.tmp"))
 
 
@@ -140,7 +137,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_end_of_the_step(
         assert_stopped(done, INT)
         assert said in done.err
         assert (survey(tmp_path / "run").whole is None) == (moment == "step")
-    finish(forked, images, tmp_path / "run", whole)
+    assert finish(forked, images, tmp_path / "run") == whole
 
 
 def test_what_was_ignored_stays_ignored(forked: Runs, images: Path, tmp_path: Path) -> None:
@@ -159,7 +156,7 @@ def test_a_lost_terminal_keeps_no_checkpoint_from_being_written(
     assert not done.survivors and not done.shared_memory
     checkpoint = survey(tmp_path / "run").whole
     assert checkpoint is not None and checkpoint.name <= "step-00000003"
-    finish(forked, images, tmp_path / "run", whole)
+    assert finish(forked, images, tmp_path / "run") == whole
 
 
 def test_a_worker_that_does_not_answer_or_is_killed_is_named(
@@ -180,7 +177,7 @@ def test_a_worker_that_does_not_answer_or_is_killed_is_named(
 def test_other_commands_end_at_once(forked: Runs, images: Path, tmp_path: Path) -> None:
     """And workers end with a parent that is killed."""
     run = tmp_path / "run"
-    assert forked(Case(arguments(images, run), moment="nowhere")).code == 0
+    finish(forked, images, run)
     for command, moment in (
         (["data", "check", str(images)], "vitkit.jobs.data_show.check_data"),
         (["evaluate", str(run), "--workers", "2"], "evaluation"),

@@ -6,8 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import types
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import MagicMock
@@ -48,38 +46,21 @@ def stop_and_go_on(folder: Path, *trackers: Any) -> None:
     vitkit.train(SMALL, folder, listener=vitkit.log_to(*trackers))
 
 
-class Fake(types.ModuleType):
-    """Weights & Biases, or trackio, without a server: what is sent by each run."""
-
-    def __init__(self, name: str, reachable: bool) -> None:
-        super().__init__(name)
-        self.reachable = reachable
-        self.begun: list[dict[str, Any]] = []
-        self.sent: list[tuple[int, Mapping[str, float]]] = []
-        self.codes: list[int] = []
-        self.__spec__ = importlib.util.spec_from_loader(name, None)
-
-    def Settings(self, **settings: Any) -> dict[str, Any]:  # noqa: N802 (as the package has it)
-        return settings
-
-    def init(self, **options: Any) -> Any:
-        if not self.reachable and options.get("mode") != "offline":
-            raise RuntimeError("api_key not configured (no-tty)\nmore words")
-        if self.__name__ == "trackio":
-            print("* Trackio project initialized: vitkit")
-        self.begun.append(options)
-        return types.SimpleNamespace(
-            log=lambda numbers, step: self.sent.append((step, numbers)), finish=self.finish
-        )
-
-    def finish(self, exit_code: int = 0) -> None:
-        self.codes.append(exit_code)
-
-
-def fake(monkeypatch: pytest.MonkeyPatch, name: str = "wandb", reachable: bool = True) -> Fake:
-    module = Fake(name, reachable)
+def fake(monkeypatch: pytest.MonkeyPatch, name: str) -> MagicMock:
+    """Put in the place of Weights & Biases, or of trackio, what sends nothing."""
+    module = MagicMock(__spec__=importlib.util.spec_from_loader(name, None))
     monkeypatch.setitem(sys.modules, name, module)
     return module
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    return fake(monkeypatch, "wandb")
+
+
+def sent(module: MagicMock) -> list[tuple[int, dict[str, float]]]:
+    """List the steps with the numbers that were sent of them."""
+    return [(call.kwargs["step"], call.args[0]) for call in module.init.return_value.log.call_args_list]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +68,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> P
     """A run that sends its numbers, and was interrupted after two of six steps."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        fake(patch)
+        fake(patch, "wandb")
         with pytest.raises(InterruptedTraining):
             vitkit.train(SMALL, folder, listener=vitkit.log_to("wandb", listener=Interrupting(1)))
     return folder
@@ -101,15 +82,16 @@ def test_each_step_is_sent_once_and_the_run_is_continued(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     module = fake(monkeypatch, name)
+    module.finish.side_effect = lambda: print("* Trackio has finished")
     stop_and_go_on(tmp_path / "run", name)
-    sent: dict[int, dict[str, float]] = {}
-    for step, numbers in module.sent:
-        assert not sent.get(step, {}).keys() & numbers.keys(), "a number was sent twice"
-        sent.setdefault(step, {}).update(numbers)
-    assert sent == expected(tmp_path / "run")
+    received: dict[int, dict[str, float]] = {}
+    for step, numbers in sent(module):
+        assert not received.get(step, {}).keys() & numbers.keys(), "a number was sent twice"
+        received.setdefault(step, {}).update(numbers)
+    assert received == expected(tmp_path / "run")
     identity = json.loads((tmp_path / "run" / f"{name}.json").read_text())["id"]
-    assert len(module.begun) == 2
-    for options in module.begun:
+    assert module.init.call_count == 2
+    for _, options in module.init.call_args_list:
         assert options["resume"] == "allow" and options["config"]["training"]["steps"] == 6
         assert str(tmp_path) not in json.dumps(options["config"])
         if name == "wandb":
@@ -119,48 +101,47 @@ def test_each_step_is_sent_once_and_the_run_is_continued(
             assert not {"space_id", "server_url", "bucket_id", "webhook_url"} & options.keys()
             assert not (options["embed"] or options["auto_log_cpu"] or options["auto_log_gpu"])
     if name == "wandb":
-        assert module.codes == [1, 0]  # one that was interrupted, and one that ended
+        codes = [call.kwargs["exit_code"] for call in module.init.return_value.finish.call_args_list]
+        assert codes == [1, 0]  # one that was interrupted, and one that ended
     else:
-        assert module.codes == [0, 0] and "Trackio" not in capsys.readouterr().out
+        assert module.finish.call_count == 2 and "Trackio" not in capsys.readouterr().out
 
 
-def test_a_log_named_twice_is_written_once(
-    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_named_twice_is_written_once(stopped: Path, tmp_path: Path, wandb: MagicMock) -> None:
     """And what is heard besides goes on being heard."""
-    module, heard = fake(monkeypatch), Hearing()
-    folder = shutil.copytree(stopped, tmp_path / "run")
+    folder, heard = shutil.copytree(stopped, tmp_path / "run"), Hearing()
     vitkit.train(resume=folder, log=["wandb"], listener=vitkit.log_to("wandb", listener=heard))
-    assert len(module.begun) == 1
-    assert [step for step, _ in module.sent] == sorted(step for step, _ in module.sent)
+    steps = [step for step, _ in sent(wandb)]
+    assert wandb.init.call_count == 1 and steps == sorted(steps)
     assert heard.measured == metrics(folder)[-len(heard.measured) :] and heard.done["training"] == 6
     assert "report" in dict(heard.rows)
 
 
 def test_steps_are_sent_again_only_where_they_were_not_sent(
-    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: Path, tmp_path: Path, wandb: MagicMock
 ) -> None:
     """A killed run makes steps again which it has sent; what was committed without the log is made up for."""
-    for name, last, sent in (("ahead", 4, [5, 6]), ("behind", None, [1, 2, 3, 4, 5, 6])):
-        module, folder = fake(monkeypatch), shutil.copytree(stopped, tmp_path / name)
+    for name, last, steps in (("ahead", 4, [5, 6]), ("behind", None, [1, 2, 3, 4, 5, 6])):
+        wandb.reset_mock()
+        folder = shutil.copytree(stopped, tmp_path / name)
         facts = json.loads((folder / "wandb.json").read_text())
         assert facts["step"] == 2
         (folder / "wandb.json").unlink()
         if last is not None:  # as if killed in step 5
             (folder / "wandb.json").write_text(json.dumps({**facts, "step": last}))
         vitkit.train(SMALL, folder, listener=vitkit.log_to("wandb"))
-        assert sorted({step for step, _ in module.sent}) == sent
+        assert sorted({step for step, _ in sent(wandb)}) == steps
 
 
-def test_without_a_network_numbers_wait_in_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, heard = fake(monkeypatch, reachable=False), Hearing()
+def test_without_a_network_numbers_wait_in_the_folder(tmp_path: Path, wandb: MagicMock) -> None:
+    heard, unreachable = Hearing(), RuntimeError("api_key not configured (no-tty)\nmore text")
+    wandb.init.side_effect = [unreachable, wandb.init.return_value]
     vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("wandb", listener=heard))
     (warning,) = [sentence for sentence in heard.warnings if "Weights & Biases" in sentence]
     assert "(api_key not configured (no-tty))" in warning and "wandb sync" in warning
-    assert module.begun[0]["mode"] == "offline" and len(module.sent) > 6
-    assert module.begun[0]["dir"] == str(tmp_path / "run")
+    options = wandb.init.call_args.kwargs
+    assert (options["mode"], options["dir"]) == ("offline", str(tmp_path / "run"))
+    assert len(sent(wandb)) > 6
 
 
 @pytest.mark.parametrize(("name", "title"), [("wandb", "Weights & Biases"), ("trackio", "trackio")])
@@ -169,12 +150,8 @@ def test_a_package_that_fails_does_not_end_the_run(
 ) -> None:
     """One fails on the way, the other at its beginning."""
     module, heard = fake(monkeypatch, name), Hearing()
-
-    def fail(*_: object, **__: object) -> None:
-        raise BrokenPipeError("the service has gone")
-
-    failing = types.SimpleNamespace(log=fail, finish=fail)
-    monkeypatch.setattr(module, "init", (lambda **_: failing) if name == "wandb" else fail)
+    failing = module.init.return_value.log if name == "wandb" else module.init
+    failing.side_effect = BrokenPipeError("the service has gone")
     vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to(name, listener=heard))
     (warning,) = [sentence for sentence in heard.warnings if title in sentence]
     assert "takes no more numbers (the service has gone): the run goes on" in warning
@@ -183,19 +160,17 @@ def test_a_package_that_fails_does_not_end_the_run(
     assert recorded == (1 if name == "wandb" else 0)
 
 
-def test_a_run_that_was_given_sends_nothing(
-    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, folder = fake(monkeypatch), shutil.copytree(stopped, tmp_path / "run")
+def test_a_run_that_was_given_sends_nothing(stopped: Path, tmp_path: Path, wandb: MagicMock) -> None:
+    folder = shutil.copytree(stopped, tmp_path / "run")
     assert run_command(["train", "--resume", str(folder), "--quiet"]) == 0
-    assert module.begun == []
+    wandb.init.assert_not_called()
     refused("expected eight small letters and digits", SentRecord, "../../x")
 
 
 def test_the_command_line_names_what_is_missing_and_is_quiet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cli: Cli, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, wandb: MagicMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find_spec, module = importlib.util.find_spec, fake(monkeypatch)
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find_spec(name)
     )
@@ -205,9 +180,9 @@ def test_the_command_line_names_what_is_missing_and_is_quiet(
     assert message.endswith("not installed: pip install 'vitkit[tensorboard]'.")
     assert not (tmp_path / "run").exists()
     refused("choose tensorboard, wandb or trackio", vitkit.log_to, "tensorbored")
-    assert run_command([*line, "wandb"]) == 0
-    assert sorted({step for step, _ in module.sent}) == [2, 4]
-    printed = capsys.readouterr()  # the result of a command, and no progress
+    printed = cli([*line, "wandb"])
+    assert sorted({step for step, _ in sent(wandb)}) == [2, 4]
+    # The result of a command, and no progress.
     assert printed.out.strip().startswith("Next:") and printed.err == ""
 
 
