@@ -43,6 +43,7 @@ IMAGES = {"image_size": 32, "patch_size": 8}
 USUAL = {**SHAPE, **IMAGES, "intermediate_size": 128}
 TEXT = {"vocab_size": 50, "max_position_embeddings": 8, "intermediate_size": 64}
 TEXT |= {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+BIT = {"embedding_size": 32, "hidden_sizes": [128, 256], "depths": [2, 1], "num_labels": 5}
 BEIT = {**USUAL, "use_relative_position_bias": True}
 
 
@@ -149,6 +150,7 @@ PEERS: dict[str, Peer] = {
     "ijepa, classifier": Peer("IJepaForImageClassification", "IJepaConfig", USUAL),
     "vit": Peer("ViTModel", "ViTConfig", USUAL, "pooler_output"),
     "vit, classifier": Peer("ViTForImageClassification", "ViTConfig", USUAL),
+    "bit, classifier": Peer("BitForImageClassification", "BitConfig", BIT, resized=None),
     "deit": Peer("DeiTModel", "DeiTConfig", USUAL, "pooler_output"),
     "deit, classifier": Peer("DeiTForImageClassification", "DeiTConfig", USUAL),
     "beit": Peer("BeitModel", "BeitConfig", BEIT, "pooler_output", resized=None),
@@ -302,6 +304,7 @@ MAKERS: dict[str, Callable[[], Made]] = {
     "timm, DeiT III": lambda: of_timm("deit3_small_patch16_224"),
     "timm, DINOv2 with registers": lambda: of_timm("vit_small_patch14_reg4_dinov2"),
     "timm, CLIP": lambda: of_timm("vit_base_patch32_clip_224"),
+    "timm, SigLIP": lambda: of_timm("vit_base_patch16_siglip_224"),
     "timm, CLIP of OpenAI": lambda: of_timm("vit_base_patch32_clip_quickgelu_224"),
     "timm, DINOv3": lambda: of_timm("vit_small_patch16_dinov3", global_pool="avg"),
     "timm, DINOv3 with biases": lambda: of_timm("vit_small_patch16_dinov3_qkvb"),

@@ -323,23 +323,12 @@ def test_without_a_processor_usual_pixels_are_said(tmp_path: Path, caplog: pytes
 # Folders written for Hugging Face: read again to the bit, and a note for what their format cannot say
 
 
-def test_the_names_written_of_a_resnet_are_those_of_every_release(tmp_path: Path) -> None:
-    folder = save_model(random_model(bit(layers=(2,))), tmp_path / "bit", "huggingface")
-    units = [f"bit.encoder.stages.0.layers.{u}" for u in (0, 1)]
-    expected = {"bit.embedder.convolution.weight", "classifier.1.weight", "classifier.1.bias"}
-    expected |= {"bit.norm.weight", "bit.norm.bias", f"{units[0]}.downsample.conv.weight"}
-    for unit in units:
-        expected |= {f"{unit}.conv{number}.weight" for number in (1, 2, 3)}
-        expected |= {f"{unit}.norm{number}.{kind}" for number in (1, 2, 3) for kind in ("weight", "bias")}
-    with safe_open(folder / "model.safetensors", framework="pt") as file:
-        assert set(file.keys()) == expected
-        assert file.metadata() == {"format": "pt"}  # transformers refuses a file that does not say so
-
-
 def test_the_config_written_says_our_arithmetic(tmp_path: Path) -> None:
     model = random_model(TINY)
     model.card = ModelCard(class_names=("a", "b", "c", "d", "<é>"))
     folder = save_model(model, tmp_path / "theirs", "huggingface")
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        assert file.metadata() == {"format": "pt"}  # transformers refuses a file that does not say so
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config["architectures"] == ["ViTForImageClassification"]
     assert (config["hidden_act"], config["layer_norm_eps"]) == ("gelu_pytorch_tanh", 1e-6)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from tests.helpers.random_models import random_model
 from tests.helpers.timm_files import TINY, config_json, folder_of, state
@@ -170,15 +170,6 @@ def test_old_files_with_a_tanh_layer_keep_it(tmp_path: Path) -> None:
     assert torch.equal(model.state_dict()["pre_logits.weight"], tensors["pre_logits.fc.weight"])
 
 
-def test_the_query_of_attention_pooling_stands_before_keys_and_values(tmp_path: Path) -> None:
-    save_model(random_model(replace(TINY, pool="map")), tmp_path, format="timm")
-    written = load_file(tmp_path / "model.safetensors")
-    model = load_model(tmp_path)
-    joined = model.state_dict()["pooling.attention.qkv.weight"]
-    assert torch.equal(written["attn_pool.q.weight"], joined[:32])
-    assert torch.equal(written["attn_pool.kv.weight"], joined[32:])
-
-
 def test_any_mlp_is_said_by_a_ratio() -> None:
     for width in (32, 36, 192, 1152, 1408, 1664):
         for mlp_dim in range(1, 6 * width, 29):
@@ -198,56 +189,40 @@ def test_a_model_of_our_own_format_is_not_overwritten(format: Format, message: s
 # ResNets: BiT by its name
 
 
-def test_a_bit_that_is_misshapen_or_no_bit_is_refused_and_its_size_asked_for(tmp_path: Path) -> None:
-    save_model(random_model(NARROW_BIT), tmp_path, format="timm")
-    file = tmp_path / "model.safetensors"
-    tensors, whole = load_file(file), file.read_bytes()
-    for key, shape, message in (
-        ("stem.conv.weight", (64,), "stem.conv.weight: .*4 axes"),
-        ("head.fc.weight", (5, 384), "head.fc.weight: .*4 axes"),
-        ("head.fc.weight", (5, 384, 2, 1), r"head.weight: expected \(5, 384\), found \(5, 768\)"),
-    ):
-        save_file({**tensors, key: torch.zeros(shape)}, file)
-        with pytest.raises(VitkitError, match=message):
-            load_model(tmp_path)
-    file.write_bytes(whole)
-    described = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**described, "architecture": "resnetv2_50d_gn"}))
-    with pytest.raises(VitkitError, match="resnetv2_50d_gn is no BiT"):
-        load_model(tmp_path)
-    (tmp_path / "config.json").unlink()
-    with pytest.raises(VitkitError, match="give image_size"):
-        load_model(tmp_path)
-    assert load_model(tmp_path, image_size=32).config.standardization_eps == 1e-8
-
-
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("shapes", "changes", "message"),
     [
-        ({"stem_type": "same"}, "stem_type='same'"),
-        ({"avg_down": True}, "avg_down=True"),
-        ({"preact": False}, "preact=False"),
-        ({"bottle_ratio": 0.5}, "bottle_ratio=0.5"),
-        ({"act_layer": "silu"}, "act_layer='silu'"),
-        ({"output_stride": 16}, "output_stride=16"),
+        ({"stem.conv.weight": (64,)}, {}, "stem.conv.weight: .*4 axes"),
+        ({"head.fc.weight": (5, 384)}, {}, "head.fc.weight: .*4 axes"),
+        ({"head.fc.weight": (5, 384, 2, 1)}, {}, r"head.weight: expected \(5, 384\), found \(5, 768\)"),
+        ({"stem.conv.weight": None, "stem.conv1.weight": (16, 3, 3, 3)}, {}, "a stem of three convolutions"),
+        ({}, {"architecture": "resnetv2_50d_gn"}, "resnetv2_50d_gn is no BiT"),
+        ({}, {"model_args": {"stem_type": "same"}}, "stem_type='same'"),
+        ({}, {"model_args": {"avg_down": True}}, "avg_down=True"),
+        ({}, {"model_args": {"preact": False}}, "preact=False"),
+        ({}, {"model_args": {"bottle_ratio": 0.5}}, "bottle_ratio=0.5"),
+        ({}, {"model_args": {"act_layer": "silu"}}, "act_layer='silu'"),
+        ({}, {"model_args": {"output_stride": 16}}, "output_stride=16"),
     ],
 )
-def test_a_resnet_of_other_arithmetic_is_refused(
-    tmp_path: Path, changes: dict[str, Any], message: str
+def test_a_resnet_that_is_misshapen_or_no_bit_is_refused(
+    shapes: dict[str, tuple[int, ...] | None], changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     save_model(random_model(NARROW_BIT), tmp_path, format="timm")
-    described = json.loads((tmp_path / "config.json").read_text())
-    arguments = described["model_args"] | changes
-    (tmp_path / "config.json").write_text(json.dumps({**described, "model_args": arguments}))
+    tensors = load_file(tmp_path / "model.safetensors")
+    for key, shape in shapes.items():
+        if shape is None:
+            del tensors[key]
+        else:
+            tensors[key] = torch.zeros(shape)
+    folder_of(tmp_path, tensors, json.loads((tmp_path / "config.json").read_text()) | changes)
     with pytest.raises(VitkitError, match=message):
         load_model(tmp_path)
 
 
-def test_a_stem_of_three_convolutions_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_bit_without_a_config_is_asked_for_its_size(tmp_path: Path) -> None:
     save_model(random_model(NARROW_BIT), tmp_path, format="timm")
-    tensors = load_file(tmp_path / "model.safetensors")
-    deep = {"stem.conv1.weight": torch.zeros(16, 3, 3, 3)}
-    del tensors["stem.conv.weight"]
-    save_file(tensors | deep, tmp_path / "model.safetensors")
-    with pytest.raises(VitkitError, match="a stem of three convolutions"):
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(VitkitError, match="give image_size"):
         load_model(tmp_path)
+    assert load_model(tmp_path, image_size=32).config.standardization_eps == 1e-8
