@@ -95,17 +95,6 @@ def opened(root: Path, fold: int, folds: int) -> ImageData:
     return open_data(str(root), Splits(fold=fold, folds=folds))
 
 
-def test_classes_of_fewer_images_than_folds_leave_none_empty(tmp_path: Path) -> None:
-    root = photos(tmp_path, [3] * 20)
-    cuts = [opened(root, fold, 5) for fold in range(5)]
-    tested = [keys(cut, "test") for cut in cuts]
-    assert [len(each) for each in tested] == [12] * 5
-    assert len({key for each in tested for key in each}) == 60
-    for cut in cuts:
-        assert cut.fold_of is not None and np.bincount(cut.fold_of).tolist() == [12] * 5
-        assert (np.bincount(cut.splits["train"].labels, minlength=20) > 0).all()
-
-
 def test_a_class_that_no_fold_trains_on_and_tests_is_named(tmp_path: Path) -> None:
     assert any(
         note.endswith("in one fold, and no run both trains on such a class and tests it: class01, class03.")

@@ -138,16 +138,6 @@ def test_files_that_disagree_are_refused(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_columns_of_other_tools_are_known(tmp_path: Path) -> None:
-    files = [{"bytes": image_bytes(number), "path": None} for number in range(2)]
-    for images, labels in (("Image", "Label"), ("img", "class_name"), ("jpg", "cls"), ("photo", "Category")):
-        table = pa.table({"note": ["x", "y"], images: files, labels: ["cat", "dog"]})
-        pq.write_table(table, tmp_path / "train.parquet")
-        data = read(tmp_path)
-        assert data.class_names == ("cat", "dog")
-        assert data.splits["train"].file(1) == image_bytes(1)
-
-
 # --- damage ---------------------------------------------------------------------------------------
 
 
@@ -330,15 +320,13 @@ def test_parquet_names_from_the_card(tmp_path: Path) -> None:
     assert data.splits["train"].labels.tolist() == [0, 1, 1]
 
 
-def test_parquet_labels_as_words_or_bare_numbers_and_splits_by_folder(tmp_path: Path) -> None:
-    write(tmp_path / "words", ["b", "a", "b"], columns=("image", "labels"))
-    assert open_data(str(tmp_path / "words"), WHOLE).class_names == ("a", "b")
+def test_parquet_splits_by_folder_and_a_single_file(tmp_path: Path) -> None:
+    for split in ("train", "validation", "test"):
+        write(tmp_path / split, ["a", "b"], name="0000.parquet", columns=("img", "labels"))
+    assert list(open_data(str(tmp_path)).splits) == ["train", "val", "test"]
     write(tmp_path, [10, 9, 10], name="numbers.parquet")
     data = open_data(str(tmp_path / "numbers.parquet"), WHOLE)
     assert (data.name, data.class_names) == ("numbers", ("9", "10"))
-    for split in ("train", "validation", "test"):
-        write(tmp_path / "splits" / split, ["a", "b"], name="0000.parquet")
-    assert list(open_data(str(tmp_path / "splits")).splits) == ["train", "val", "test"]
 
 
 def test_parquet_rows_without_label_or_bytes(tmp_path: Path) -> None:
