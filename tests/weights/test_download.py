@@ -5,9 +5,9 @@ import hashlib
 import json
 import logging
 import shutil
-import threading
 import types
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -218,15 +218,9 @@ def test_a_disk_that_refuses(server: Server, tmp_path: Path, monkeypatch: pytest
 
 def test_several_at_once_fetch_once(server: Server) -> None:
     server.files["/x.npz"] = Hosted(npz())
-    paths: list[Path] = []
-    threads = [
-        threading.Thread(target=lambda: paths.append(fetch(server.url("/x.npz")).path)) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(paths) == 4 and len(set(paths)) == 1 and len(server.requests) == 1
+    with ThreadPoolExecutor(4) as pool:
+        paths = [*pool.map(lambda _: fetch(server.url("/x.npz")).path, range(4))]
+    assert len(set(paths)) == 1 and len(server.requests) == 1
 
 
 def test_a_model_is_loaded_from_an_address_with_what_describes_it(server: Server, tmp_path: Path) -> None:

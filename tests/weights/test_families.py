@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from tests.helpers.random_models import same_bits
+from tests.helpers.refusals import refused
 from tests.peers import families
 from tests.peers.families import NUMBERS, drawn, outputs, write_files
 from vitkit import load_model
@@ -135,16 +136,14 @@ def changed(name: str, folder: Path, file: str = "config.json", **changes: Any) 
 def test_what_a_family_lacks_here_is_refused_by_name(
     name: str, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(VitkitError, match=message):
-        load_model(changed(name, tmp_path, **changes))
+    refused(message, load_model, changed(name, tmp_path, **changes))
 
 
 def test_radio_is_refused_by_name(tmp_path: Path) -> None:
     file = SimpleNamespace(
         file="model.safetensors", settings={}, tensors=drawn({"radio_model.model.norm": (4,)})
     )
-    with pytest.raises(VitkitError, match=r"C-RADIO .* load DINOv3 or SigLIP 2 of a fixed size"):
-        load_model(write_files(file, tmp_path))
+    refused(r"C-RADIO .* load DINOv3 or SigLIP 2 of a fixed size", load_model, write_files(file, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -162,8 +161,7 @@ def test_radio_is_refused_by_name(tmp_path: Path) -> None:
 def test_fields_of_open_clip_are_understood_or_refused(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(VitkitError, match=message):
-        load_model(changed("open_clip", tmp_path, "open_clip_config.json", **changes))
+    refused(message, load_model, changed("open_clip", tmp_path, "open_clip_config.json", **changes))
 
 
 def test_a_checkpoint_of_dinos_training_is_its_backbone(
@@ -241,11 +239,9 @@ def test_other_shapes_are_refused(name: str, key: str, shape: tuple[int, ...], t
 def test_open_clip_needs_its_settings_and_towers_of_timm_are_refused(tmp_path: Path) -> None:
     file = made("open_clip")
     file.settings = {}
-    with pytest.raises(VitkitError, match=r"put the open_clip_config\.json"):
-        load_model(write_files(file, tmp_path))
+    refused(r"put the open_clip_config\.json", load_model, write_files(file, tmp_path))
     file.tensors = drawn({"visual.trunk.norm.weight": (4,)})
-    with pytest.raises(VitkitError, match="hf:timm/NAME"):
-        load_model(write_files(file, tmp_path))
+    refused("hf:timm/NAME", load_model, write_files(file, tmp_path))
 
 
 def test_a_head_for_other_classes_reads_both_poolings(tmp_path: Path) -> None:

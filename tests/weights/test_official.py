@@ -12,6 +12,7 @@ import torch
 
 from tests.fixture_files import load_fixture, without, write_npz
 from tests.helpers.random_models import TINY, random_model, same_bits
+from tests.helpers.refusals import refused
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
@@ -134,8 +135,7 @@ def test_the_parameters_of_a_training_checkpoint_are_found(
         ({"x": np.ones(1)}, "x: unexpected"),
         ({"cls": parameters["cls"]}, "cls: there is another array of this name"),
     ):
-        with pytest.raises(VitkitError, match=message):
-            load_model(write_npz(tmp_path / "w.npz", rooted | more))
+        refused(message, load_model, write_npz(tmp_path / "w.npz", rooted | more))
 
 
 def test_without_a_head_there_are_no_classes(tmp_path: Path) -> None:
@@ -154,8 +154,7 @@ def test_without_a_head_there_are_no_classes(tmp_path: Path) -> None:
 def test_a_class_token_without_position_is_given_one_of_zeros(tmp_path: Path) -> None:
     model = random_model(dataclasses.replace(TINY, class_token_position=False))
     path = save_model(model, tmp_path / "w.npz", format="official")
-    with pytest.raises(VitkitError, match=r"no square grid.*image_size"):
-        load_model(path)
+    refused(r"no square grid.*image_size", load_model, path)
     again = load_model(path, image_size=(12, 16))
     assert again.config == TINY
     assert not again.state_dict()["positions.0.embedding"][:, 0].any()
@@ -191,8 +190,7 @@ def test_a_bits_image_size_is_asked_for_and_said(tmp_path: Path, caplog: pytest.
     path = save_model(build_model(config), tmp_path / "w.npz", format="official")
     for warning in ("image size 32x32", "max_pool_padding lowest", "norm_eps 1e-06"):
         assert warning in caplog.text
-    with pytest.raises(VitkitError, match=r"image_size=.*224"):
-        load_model(path)
+    refused(r"image_size=.*224", load_model, path)
     model = load_model(path, image_size=(32, 48))
     assert model.config == dataclasses.replace(BIT, image_size=(32, 48))
     assert card_of(model).preprocessing == Preprocessing((32, 48), "stretch", antialias=True)
@@ -306,8 +304,7 @@ def test_files_that_are_not_whole_are_explained(
     _, parameters, _ = load_fixture(name)
     arrays = without(parameters, key) | ({} if shape is None else {key: np.zeros(shape, np.float32)})
     size = None if name == "a_vit_token" else 48 if "bit" in name else 16
-    with pytest.raises(VitkitError, match=message):
-        load_model(write_npz(tmp_path / "w.npz", arrays), image_size=size)
+    refused(message, load_model, write_npz(tmp_path / "w.npz", arrays), image_size=size)
 
 
 def test_stacks_and_units_not_whole_are_explained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -325,10 +322,8 @@ def test_stacks_and_units_not_whole_are_explained(tmp_path: Path, caplog: pytest
             "at least one unit, found \\(1, 0, 1\\)",
         ),
     ):
-        with pytest.raises(VitkitError, match=message):
-            load_model(write_npz(path, arrays), image_size=16)
+        refused(message, load_model, write_npz(path, arrays), image_size=16)
     write_npz(path, load_fixture("h_bv_gap_sincos2d_rep")[1])
-    with pytest.raises(VitkitError, match=r"sines and cosines.*image_size=.*224"):
-        load_model(path)
+    refused(r"sines and cosines.*image_size=.*224", load_model, path)
     save_model(load_model(path, image_size=16), path, format="big_vision")
     assert "cannot say: the image size" in caplog.text

@@ -26,7 +26,14 @@ from vitkit.models.vit import ViT
 from vitkit.weights.create import create_model
 from vitkit.weights.format_names import Format, LoadOptions
 from vitkit.weights.loading import load, save_model
-from vitkit.weights.model_card import ModelCard, changed_pixels, describe, fraction_of, read_description
+from vitkit.weights.model_card import (
+    ModelCard,
+    changed_pixels,
+    describe,
+    fraction_of,
+    preprocessing_of,
+    read_description,
+)
 
 PLAIN = ViTConfig((16, 16), (4, 4), width=128, depth=1, num_heads=2, mlp_dim=44, num_classes=5, gelu="erf")
 RULES: dict[Format, Interpolation] = {
@@ -159,6 +166,36 @@ def test_preprocessing_survives_the_card() -> None:
         model.card = ModelCard(preprocessing=preprocessing_of_case(case))
         described = json.loads(json.dumps(describe(model)))
         assert read_description(described, Path("model.json"))[1] == model.card, case.name
+
+
+DOWN = Preprocessing((35, 35), crop_offset="down")
+
+
+@pytest.mark.parametrize(
+    ("format", "rule"),
+    [
+        ("huggingface", Preprocessing((35, 35))),
+        ("huggingface", Preprocessing((35, 35), interpolation="bicubic")),
+        ("huggingface", replace(DOWN, resize="shortest", crop_fraction=0.875)),
+        ("huggingface", replace(DOWN, resize="shortest", crop_fraction=35 / 33, interpolation="lanczos")),
+        ("huggingface", replace(DOWN, resize="squash", crop_fraction=35 / 38, interpolation="nearest")),
+        ("huggingface", replace(DOWN, resize="none")),
+        ("timm", Preprocessing((224, 224), interpolation="bicubic")),
+        ("timm", Preprocessing((224, 224), "shortest", 0.8777, interpolation="lanczos")),
+        ("timm", Preprocessing((224, 224), "shortest", 1.2)),
+        ("timm", Preprocessing((224, 224), "squash", 0.95, interpolation="nearest")),
+        ("timm", Preprocessing((224, 224), "longest", 0.9, interpolation="bicubic", border=(128, 128, 128))),
+    ],
+)
+def test_preprocessing_survives_the_way_there_and_back(
+    format: Format, rule: Preprocessing, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    side = rule.image_size[0]
+    model = random_model(replace(PLAIN, image_size=rule.image_size, patch_size=(side // 7, side // 7)))
+    model.card = ModelCard(preprocessing=rule)
+    again = load_model(save_model(model, tmp_path / "theirs", format))
+    assert not changed_pixels(rule, preprocessing_of(again))
+    assert not caplog.text
 
 
 def test_a_fraction_gives_its_side_back() -> None:

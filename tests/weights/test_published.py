@@ -15,6 +15,7 @@ import torch
 
 import vitkit
 from tests.helpers.file_server import Hosted, npz, running_server
+from tests.helpers.refusals import refused
 from vitkit.cli import console
 from vitkit.cli.main import run
 from vitkit.cli.verbs import print_starts
@@ -155,10 +156,8 @@ def test_the_list_is_cut_down_by_name_model_and_data() -> None:
         ({"model": "ViT-B/17"}, "has the model 'ViT-B/17'. Known: ViT-B/16;"),
         ({"data": "JFT"}, "has the data 'JFT'. Known: ImageNet-21k;"),
     ):
-        with pytest.raises(VitkitError, match=re.escape(message)):
-            starts(**wrong)
-    with pytest.raises(VitkitError, match=r"'vit-b16-augreg-in22k'\. Near it: vit-b16-augreg-in21k,"):
-        starts("vit-b16-augreg-in22k")
+        refused(re.escape(message), starts, **wrong)
+    refused(r"'vit-b16-augreg-in22k'\. Near it: vit-b16-augreg-in21k,", starts, "vit-b16-augreg-in22k")
 
 
 # Names in place of paths
@@ -187,8 +186,7 @@ def test_the_name_says_the_image_size_that_a_file_does_not_record(cache: Path) -
     save_model(bit, folder / "BiT.npz", format="official")
     assert vitkit.load_model("bit-r50x1-in21k-in1k").config.image_size == (448, 448)
     assert vitkit.load_model("bit-r50x1-in21k-in1k", image_size=32).config.image_size == (32, 32)
-    with pytest.raises(VitkitError, match="give image_size"):
-        vitkit.load_model(folder / "BiT.npz")
+    refused("give image_size", vitkit.load_model, folder / "BiT.npz")
 
 
 def test_what_cannot_be_fetched_says_where_to_put_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,8 +226,7 @@ def test_a_file_of_the_name_goes_first_and_it_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_a_name_that_is_none_is_answered_with_near_ones(wrong: str, message: str) -> None:
-    with pytest.raises(VitkitError, match=message):
-        vitkit.load_model(wrong)
+    refused(message, vitkit.load_model, wrong)
 
 
 def test_a_narrow_terminal_is_shown_fewer_columns_and_whole_words(

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tests.helpers.random_models import random_model
+from tests.helpers.refusals import refused
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
-from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config import ViTConfig
 from vitkit.models.zoo import vit_config
@@ -62,8 +62,7 @@ def test_both_namings_of_the_mlp_are_read(tmp_path: Path, fc1: str, fc2: str) ->
 
 def test_what_no_tensor_says_is_asked_for_or_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.save(state(), tmp_path / "vit.pth")
-    with pytest.raises(VitkitError, match="num_heads=2"):
-        load_model(tmp_path / "vit.pth")
+    refused("num_heads=2", load_model, tmp_path / "vit.pth")
     model = load_model(tmp_path / "vit.pth", num_heads=2)
     assert [assumption.what for assumption in card_of(model).assumed] == ["pixel statistics", "resizing"]
     assert "assumed: pixel mean 0.485, 0.456, 0.406" in caplog.text
@@ -90,5 +89,4 @@ def test_files_not_whole_are_explained(tmp_path: Path, key: str, tensor: Tensor 
     tensors = {name: value for name, value in {**state(), key: tensor}.items() if value is not None}
     torch.save(tensors, tmp_path / "vit.pth")
     named = "" if "square" in message or "several" in message else f"{re.escape(key)}: .*"
-    with pytest.raises(VitkitError, match=named + message):
-        load_model(tmp_path / "vit.pth", num_heads=2)
+    refused(named + message, load_model, tmp_path / "vit.pth", num_heads=2)

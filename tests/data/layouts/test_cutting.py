@@ -13,6 +13,7 @@ from PIL import Image
 
 from tests.helpers.image_folders import keys
 from tests.helpers.photos import noise_image
+from tests.helpers.refusals import refused
 from vitkit.data.config import Splits
 from vitkit.data.layouts import repeats
 from vitkit.data.layouts.cutting import cut_images, deal_folds, joined, stratify
@@ -106,11 +107,9 @@ def test_a_class_that_no_fold_trains_on_and_tests_is_named(tmp_path: Path) -> No
 def test_more_folds_than_images_are_refused(tmp_path: Path) -> None:
     root = photos(tmp_path, [3, 2])
     assert len(opened(root, 4, 5).splits["test"]) == 1
-    with pytest.raises(VitkitError, match=r"6 folds need as many images.* found 5\. Give fewer folds"):
-        opened(root, 0, 6)
+    refused(r"6 folds need as many images.* found 5\. Give fewer folds", opened, root, 0, 6)
     Image.open(root / "class00/0.png").save(root / "class00/copy.png")
-    with pytest.raises(VitkitError, match=r"6 folds need as many images or groups .* found 5\."):
-        opened(root, 0, 6)
+    refused(r"6 folds need as many images or groups .* found 5\.", opened, root, 0, 6)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.floats(0.01, 0.9), st.integers(0, 2**62))
@@ -278,7 +277,7 @@ def test_wrong_groups_and_folds_are_refused(tmp_path: Path, copies: Path) -> Non
     for split in ("train", "test"):
         for place in ("a/0.png", "b/1.png"):
             noise_image(tmp_path / "split" / split / place, len(split))
-    refused: list[tuple[Path | str, dict[str, Any], str]] = [
+    cases: list[tuple[Path | str, dict[str, Any], str]] = [
         (write_patients(tmp_path / "patients"), {"group": "scene"}, "has no column 'scene' to keep groups"),
         (tmp_path / "patients/list.csv", {"group": "1"}, "has no column '1'"),
         (copies, {"group": "1"}, "has 0 folders below its class folder"),
@@ -286,11 +285,9 @@ def test_wrong_groups_and_folds_are_refused(tmp_path: Path, copies: Path) -> Non
         ("digits", {"group": "1"}, "built-in digits"),
         (tmp_path / "split", {"fold": 0, "folds": 3}, "has a test split of its own"),
     ]
-    for data, splits, message in refused:
-        with pytest.raises(VitkitError, match=message):
-            open_data(str(data), Splits(**splits))
+    for data, splits, message in cases:
+        refused(message, open_data, str(data), Splits(**splits))
     for wrong in ((1, None), (None, 5), (5, 5), (0, 1)):
         with pytest.raises(VitkitError):
             Splits(fold=wrong[0], folds=wrong[1])
-    with pytest.raises(VitkitError, match="leave nothing"):
-        Splits(fold=0, folds=2, val_fraction=0.5)
+    refused("leave nothing", Splits, fold=0, folds=2, val_fraction=0.5)

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from tests.helpers.augmenting import augment
 from tests.helpers.noise_samples import AUGMENTATION, PREPROCESSING, Noise, assert_equal, train_loader
+from tests.helpers.refusals import refused, undecodable
 from vitkit.data.decode.image import Header
 from vitkit.data.sources import check_decode_memory, keep_in_memory, largest_decoding
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches, sample_at, sample_rng
-from vitkit.errors import DecodeError, VitkitError
+from vitkit.errors import VitkitError
 
 # Of torch, on machines with a single core, and of Python 3.12 about forking beside threads.
 pytestmark = [
@@ -123,10 +124,8 @@ def test_evaluation_meets_every_sample_exactly_once_or_those_that_are_chosen() -
     (train,) = TrainLoader(samples, PREPROCESSING, None, batch_size=6, seed=0).batches(0, 1)
     (evaluation,) = evaluation_batches(samples, PREPROCESSING, 100)
     assert torch.equal(train.images, evaluation.images[train.ids])  # without augmentation
-    with pytest.raises(VitkitError, match="no images"):
-        train_loader(Noise(0))
-    with pytest.raises(VitkitError, match="batch_size"):
-        list(evaluation_batches(Noise(5), PREPROCESSING, 0))
+    refused("no images", train_loader, Noise(0))
+    refused("batch_size", list, evaluation_batches(Noise(5), PREPROCESSING, 0))
 
 
 def test_batches_can_be_cut_and_moved() -> None:
@@ -234,8 +233,7 @@ def test_an_image_that_changes_its_size_leaves_its_neighbours_alone(
         assert (samples.decode(1) == 77).all()
     else:
         reason = rf"changed while it was read: its header said 9 x 9 .* has {size[0]} x {size[1]}"
-        with pytest.raises(DecodeError, match=reason):
-            samples.decode(1)
+        undecodable(reason, samples.decode, 1)
 
 
 class Demanding(Noise):
@@ -263,5 +261,4 @@ def test_memory_has_a_limit() -> None:
     assert keep_in_memory(noise, needed).held is not None
     assert keep_in_memory(noise, needed - 1) is noise
     noise.header = lambda index: Header("PNG", "RGB", (10**8, 10**8))  # type: ignore[method-assign]
-    with pytest.raises(VitkitError, match=r"not enough memory for .* Give a lower memory_gib"):
-        keep_in_memory(noise, 10**18)
+    refused(r"not enough memory for .* Give a lower memory_gib", keep_in_memory, noise, 10**18)
