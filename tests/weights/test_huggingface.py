@@ -344,24 +344,6 @@ def test_a_loss_of_yes_and_no_survives_the_way_there_and_back(config: ModelConfi
         assert load_model(folder).card.task == task
 
 
-@pytest.mark.parametrize(
-    ("rule", "warnings"),
-    [
-        (Preprocessing((12, 16), "crop", antialias=False), ("resize: 'crop' becomes 'stretch'", "antialias")),
-        (Preprocessing((12, 12), "shortest"), ("crop_offset: 'even' becomes 'down'",)),
-        (Preprocessing((12, 12), "longest", 1.0, border=(9, 9, 9)), ("resize: 'longest'", "border")),
-    ],
-)
-def test_preparation_that_theirs_cannot_do_is_said(
-    rule: Preprocessing, warnings: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = random_model(dataclasses.replace(TINY, image_size=rule.image_size))
-    model.card = ModelCard(preprocessing=rule)
-    save_model(model, tmp_path / "theirs", "huggingface")
-    for warning in warnings:
-        assert warning in caplog.text
-
-
 def test_resnets_of_other_channels_are_said_or_refused(tmp_path: Path) -> None:
     narrow = bit(layers=(1, 1, 1, 1), root_width=32, stage_widths=(128, 256, 128, 384), groups=16)
     folder = save_model(random_model(narrow), tmp_path / "theirs", "huggingface")

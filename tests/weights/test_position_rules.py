@@ -171,6 +171,14 @@ def test_preprocessing_survives_the_card() -> None:
 DOWN = Preprocessing((35, 35), crop_offset="down")
 
 
+def there_and_back(format: Format, rule: Preprocessing, folder: Path) -> Preprocessing:
+    """Write a rule in a format, and read it again."""
+    side = rule.image_size[0]
+    model = random_model(replace(PLAIN, image_size=rule.image_size, patch_size=(side // 7, side // 7)))
+    model.card = ModelCard(preprocessing=rule)
+    return preprocessing_of(load_model(save_model(model, folder / "theirs", format)))
+
+
 @pytest.mark.parametrize(
     ("format", "rule"),
     [
@@ -190,12 +198,27 @@ DOWN = Preprocessing((35, 35), crop_offset="down")
 def test_preprocessing_survives_the_way_there_and_back(
     format: Format, rule: Preprocessing, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    side = rule.image_size[0]
-    model = random_model(replace(PLAIN, image_size=rule.image_size, patch_size=(side // 7, side // 7)))
-    model.card = ModelCard(preprocessing=rule)
-    again = load_model(save_model(model, tmp_path / "theirs", format))
-    assert not changed_pixels(rule, preprocessing_of(again))
-    assert not caplog.text
+    again = there_and_back(format, rule, tmp_path)
+    assert not changed_pixels(rule, again) and not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("format", "rule"),
+    [
+        ("huggingface", Preprocessing((35, 35), "crop", antialias=False)),
+        ("huggingface", Preprocessing((35, 35), "shortest")),
+        ("huggingface", Preprocessing((35, 35), "longest", 1.0, border=(9, 9, 9))),
+        *(("timm", Preprocessing((224, 224), "crop", size, antialias=False)) for size in (0.875, 1.0, 0.77)),
+    ],
+)
+def test_preprocessing_that_a_format_cannot_say_is_said_to_be_lost(
+    format: Format, rule: Preprocessing, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    again = there_and_back(format, rule, tmp_path)
+    lost = changed_pixels(rule, again)
+    assert lost and all(change in caplog.text for change in lost)
+    if format == "timm":  # its nearest
+        assert (again.resize, again.resized(0)) == ("shortest", round(224 / rule.crop_fraction))
 
 
 def test_a_fraction_gives_its_side_back() -> None:

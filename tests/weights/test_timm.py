@@ -19,7 +19,7 @@ from vitkit.models.config import BackboneConfig, ResNetConfig
 from vitkit.weights.format_names import Format
 from vitkit.weights.formats.timm import _vit_arguments
 from vitkit.weights.loading import load, save_model
-from vitkit.weights.model_card import ModelCard, card_of, preprocessing_of
+from vitkit.weights.model_card import card_of, preprocessing_of
 
 WIDTH = TINY.width
 SCALES = {f"blocks.{i}.ls{j}.gamma": (WIDTH,) for i in range(2) for j in (1, 2)}
@@ -126,19 +126,6 @@ def test_what_config_json_says_is_taken_over(tmp_path: Path) -> None:
     preprocessing = preprocessing_of(model)
     assert preprocessing == Preprocessing((12, 16), "shortest", 0.9)
     assert not card_of(model).assumed
-
-
-@pytest.mark.parametrize("fraction", [0.875, 1.0, 0.77])
-def test_the_nearest_of_timm_is_written_and_what_is_lost_is_said(
-    tmp_path: Path, fraction: float, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = random_model(replace(TINY, image_size=(224, 224), patch_size=(56, 56)))
-    model.card = ModelCard(preprocessing=Preprocessing((224, 224), "crop", fraction, antialias=False))
-    again = card_of(load_model(save_model(model, tmp_path, format="timm"))).preprocessing
-    assert again is not None
-    assert (again.resize, again.resized(0)) == ("shortest", round(224 / fraction))
-    assert "resize: 'crop' becomes 'shortest'" in caplog.text
-    assert "antialias: False becomes True" in caplog.text
 
 
 def test_old_files_with_a_tanh_layer_keep_it(tmp_path: Path) -> None:
