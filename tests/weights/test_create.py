@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import vitkit
-from tests.helpers.random_models import same_bits
+from tests.helpers.random_models import random_model, same_bits
 from tests.helpers.refusals import refused
 from tests.peers.fixed_weights import ARCHITECTURE, NUMBERS, fixed_images, fixed_tensor
 from vitkit.errors import VitkitError
@@ -159,14 +159,8 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALF = ((0.5,), (0.5,))
 
 
-def random_model(name: str, statistics: tuple[tuple[float, ...], tuple[float, ...]]) -> ImageModel:
-    config = with_statistics(model_config(name, 5, (32, 32)), *statistics)
-    model = build_model(config, torch.Generator().manual_seed(0)).eval()
-    with torch.no_grad():  # a head and biases of zeros would hide what is before them
-        for parameter in model.parameters():
-            if not parameter.any():
-                parameter.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
-    return model
+def drawn(name: str, statistics: tuple[tuple[float, ...], tuple[float, ...]]) -> ImageModel:
+    return random_model(with_statistics(model_config(name, 5, (32, 32)), *statistics))
 
 
 def fitted(model: ImageModel, channels: int) -> ImageModel:
@@ -189,7 +183,7 @@ def grey_images(count: int = 4) -> Tensor:
 def test_a_grey_image_gives_what_it_gave_when_it_was_repeated(
     name: str, statistics: tuple[tuple[float, ...], tuple[float, ...]]
 ) -> None:
-    model, grey = random_model(name, statistics), grey_images()
+    model, grey = drawn(name, statistics), grey_images()
     expected = model(grey.repeat(1, 3, 1, 1))
     logits = fitted(model, 1)(grey)
     assert expected.std() > 0.01  # else any model would pass
@@ -199,7 +193,7 @@ def test_a_grey_image_gives_what_it_gave_when_it_was_repeated(
 @pytest.mark.parametrize("name", ["BiT-R1-1-1x0.5", "R+ViT-32x2x2/16"])
 @torch.no_grad()
 def test_a_standardised_filter_keeps_its_output_up_to_a_factor(name: str) -> None:
-    model, grey = random_model(name, HALF), grey_images(2)
+    model, grey = drawn(name, HALF), grey_images(2)
     root, made = (
         next(module for module in network.modules() if isinstance(module, StdConv2d))
         for network in (model, fitted(model, 1))
@@ -211,7 +205,7 @@ def test_a_standardised_filter_keeps_its_output_up_to_a_factor(name: str) -> Non
 
 
 def test_other_numbers_of_channels_repeat_the_filters_as_timm_does() -> None:
-    model = random_model("ViT-32x2x4/8", IMAGENET)
+    model = drawn("ViT-32x2x4/8", IMAGENET)
     before = model.state_dict()["stem.weight"]
     made = fitted(model, 5)
     # adapt_input_conv of timm 1.0: repeat by ceil(C / 3), cut to C, times 3 / C.
@@ -222,7 +216,7 @@ def test_other_numbers_of_channels_repeat_the_filters_as_timm_does() -> None:
 
 @torch.no_grad()
 def test_grey_weights_give_the_same_of_repeated_grey() -> None:
-    model, grey = fitted(random_model("ViT-32x2x4/8", HALF), 1), grey_images()
+    model, grey = fitted(drawn("ViT-32x2x4/8", HALF), 1), grey_images()
     torch.testing.assert_close(fitted(model, 3)(grey.repeat(1, 3, 1, 1)), model(grey), rtol=1e-4, atol=1e-5)
 
 

@@ -17,7 +17,7 @@ import torch
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 from safetensors.torch import save
 
-from tests.helpers.file_server import Hosted, Server, npz, refused, running_server
+from tests.helpers.file_server import Hosted, Server, npz, redirection, refused, running_server
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.weights.create import create_model
@@ -95,7 +95,7 @@ def test_a_file_is_fetched_once_and_known_without_asking(server: Server) -> None
 @pytest.mark.parametrize("size", [None, 200_000, 100_000, 10_000])
 def test_a_cut_download_begins_again_and_mixes_no_files(size: int | None, server: Server) -> None:
     new = None if size is None else npz(size, 2.0)  # the file that takes its place meanwhile
-    server.files["/x.npz"] = Hosted(npz(), cuts=[100_000, 0], after_cut=new and Hosted(new))
+    server.files["/x.npz"] = Hosted(npz(), cuts=[100_000, 0], after_cut=Hosted(new) if new else None)
     fetched = fetch(server.url("/x.npz")).path
     assert fetched.read_bytes() == (new or npz()) and len(server.requests) == (2 if new else 3)
     assert not list(fetched.parent.glob("*.part"))
@@ -138,13 +138,13 @@ ONWARD = "no server can be reached: "
         ({"statuses": [404] * 9}, 1, "HTTP Error 404: Not Found"),
         ({"statuses": [403] * 9}, 1, "HTTP Error 403: Forbidden"),
         ({"statuses": [401] * 9}, 1, "HTTP Error 401: Unauthorized"),
-        ({"headers": {"Content-Encoding": "gzip"}}, 1, "compressed"),
+        ({"raw": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"}, 1, "compressed"),
         ({"raw": PARTIAL}, 1, "the server answers with HTTP 206 in place of the file"),
         ({"raw": b"\x1b]0;owned\x07 hello\r\n\r\n"}, 2, r"\x1b]0;owned\x07"),
         ({"raw": b"HTTP/1.1 499 \x1b[31mred\x9b" + b"x" * 900 + b"\r\n\r\n"}, 1, r"\x1b[31mred\x9b"),
-        *(({"elsewhere": target}, 1, ONWARD) for target in BROKEN),
-        *(({"elsewhere": f"{kind}://host/x.npz"}, 1, f"{kind}://host") for kind in ("ftp", "gopher")),
-        ({"drip": True}, 2, SLOW),
+        *(({"raw": redirection(target)}, 1, ONWARD) for target in BROKEN),
+        *(({"raw": redirection(f"{kind}://host/x")}, 1, f"{kind}://host") for kind in ("ftp", "gopher")),
+        ({"raw": b"HTTP/1.1 200 OK\r\nContent-Length: 800000\r\n\r\n", "repeated": b"PK34567890"}, 2, SLOW),
         ({"raw": b"HTTP/1.1 200 OK\r\nX: ", "repeated": b"a"}, 2, SLOW),
         ({"raw": CONTINUE, "repeated": CONTINUE}, 2, SLOW),
         ({"raw": CHUNKED + b"5\r\nabcde\r\n0\r\n", "repeated": b"X: y\r\n"}, 2, SLOW),
@@ -265,8 +265,7 @@ def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatc
 def test_what_comes_with_a_redirection_is_not_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "WINDOW", 0.5)
     server.files["/store.npz"] = Hosted(npz())
-    redirection = f"HTTP/1.1 302 Found\r\nLocation: {server.url('/store.npz')}\r\n\r\n".encode()
-    server.files["/x.npz"] = Hosted(b"", raw=redirection, repeated=b"x" * 1000)
+    server.files["/x.npz"] = Hosted(b"", raw=redirection(server.url("/store.npz")), repeated=b"x" * 1000)
     assert fetch(server.url("/x.npz")).path.read_bytes() == npz()
 
 
@@ -301,13 +300,13 @@ def encrypted(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve
 
 def test_redirects_never_lead_from_https_to_http(server: Server, encrypted: Server) -> None:
     server.files["/store.npz"] = encrypted.files["/store.npz"] = Hosted(npz())
-    encrypted.files["/x.npz"] = Hosted(b"", elsewhere=server.url("/store.npz"))
+    encrypted.files["/x.npz"] = Hosted(b"", raw=redirection(server.url("/store.npz")))
     said = f"on to {server.url('/store.npz')}, which is not encrypted"
     refused(encrypted.url("/x.npz"), said, "Nothing was")
     assert not server.requests
-    encrypted.files["/y.npz"] = Hosted(b"", elsewhere=encrypted.url("/store.npz"))
+    encrypted.files["/y.npz"] = Hosted(b"", raw=redirection(encrypted.url("/store.npz")))
     assert fetch(encrypted.url("/y.npz")).path.read_bytes() == npz()
-    server.files["/z.npz"] = Hosted(b"", elsewhere=encrypted.url("/store.npz"))
+    server.files["/z.npz"] = Hosted(b"", raw=redirection(encrypted.url("/store.npz")))
     assert fetch(server.url("/z.npz")).path.read_bytes() == npz()
 
 
@@ -392,23 +391,28 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     return hub
 
 
+IN_FOLDERS = "model.safetensors a/x.npz a/config.json config.json"
+
+
 @pytest.mark.parametrize(
-    ("files", "needed"),
+    ("rest", "revision", "files", "needed"),
     [
-        ("model.safetensors pytorch_model.bin config.json a.md", ["config.json", "model.safetensors"]),
-        (
-            "pytorch_model.bin x.npz preprocessor_config.json",
-            ["preprocessor_config.json", "pytorch_model.bin"],
-        ),
-        ("ViT-B_16.npz README.md", ["ViT-B_16.npz"]),
-        ("only[1].safetensors sub/model.safetensors x.bin", ["only[1].safetensors"]),
+        ("", None, "model.safetensors pytorch_model.bin config.json a.md", "config.json model.safetensors"),
+        ("", None, "pytorch_model.bin x.npz config.json", "config.json pytorch_model.bin"),
+        ("", None, "ViT-B_16.npz README.md", "ViT-B_16.npz"),
+        ("", None, "only[1].safetensors sub/model.safetensors x.bin", "only[1].safetensors"),
+        ("@v1.0/a/x.npz", "v1.0", IN_FOLDERS, "a/config.json a/x.npz"),
+        ("/a", None, IN_FOLDERS, "a/config.json a/x.npz"),
+        ("@refs%2Fpr%2F1", "refs/pr/1", IN_FOLDERS, "config.json model.safetensors"),
     ],
 )
-def test_one_format_is_fetched(files: str, needed: list[str], hub: Hub) -> None:
+def test_one_format_is_fetched(rest: str, revision: str | None, files: str, needed: str, hub: Hub) -> None:
     hub.files = dict.fromkeys(files.split(), WEIGHTS)
-    fetched = fetch("hf:org/name")
-    assert hub.downloads == [needed] and fetched.path.name in needed and fetched.path.read_bytes() == WEIGHTS
-    assert fetched.origin == {"source": f"hf:org/name@{hub.commit}/{fetched.path.name}", "sha256": HUB_DIGEST}
+    fetched = fetch(f"hf://org/na.me-1{rest}")
+    file = needed.split()[-1]
+    assert hub.downloads == [needed.split()] and hub.revisions == [revision]
+    assert fetched.path.name == Path(file).name and fetched.path.read_bytes() == WEIGHTS
+    assert fetched.origin == {"source": f"hf:org/na.me-1@{hub.commit}/{file}", "sha256": HUB_DIGEST}
 
 
 def test_weights_in_the_hubs_cache_are_known_without_a_request(hub: Hub) -> None:
@@ -420,15 +424,6 @@ def test_weights_in_the_hubs_cache_are_known_without_a_request(hub: Hub) -> None
     hub.failure = ConnectionError("no network")
     assert is_local("hf:org/name") and is_local("hf:org/name/model.safetensors")
     assert not is_local("hf:org/name/other.npz")
-
-
-def test_revisions_files_and_folders(hub: Hub) -> None:
-    hub.files = dict.fromkeys(["model.safetensors", "a/x.npz", "a/config.json", "config.json"], WEIGHTS)
-    assert fetch("hf:org/na.me-1@v1.0/a/x.npz").path.name == "x.npz"
-    assert fetch("hf:org/name/a").path.name == "x.npz"
-    assert fetch("hf://org/name@refs%2Fpr%2F1").path.name == "model.safetensors"
-    assert hub.revisions == ["v1.0", None, "refs/pr/1"]
-    assert hub.downloads[0] == hub.downloads[1] == ["a/config.json", "a/x.npz"]
 
 
 def test_shards_are_fetched_by_their_index(hub: Hub) -> None:

@@ -68,7 +68,7 @@ def vit_folder(
     """Write a small ViT with other settings, or none, and other arrays; those that are None are not there."""
     save_model(random_model(VIT), folder, "huggingface")
     weights = folder / "model.safetensors"
-    changed = load_file(weights) | (arrays or {})
+    changed: dict[str, Tensor | None] = {**load_file(weights), **(arrays or {})}
     save_file({name: array for name, array in changed.items() if array is not None}, weights)
     for name, content in (("config.json", config), ("preprocessor_config.json", processor)):
         (folder / name).unlink()
@@ -147,7 +147,7 @@ def test_arrays_left_out_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert "mask_token" in caplog.text and "pooler.dense.weight" in caplog.text
     headless = {"classifier.weight": None, "classifier.bias": None}
     with pytest.raises(VitkitError, match="pooler with the activation relu"):
-        load_model(vit_folder(tmp_path, config, arrays=pooler | headless))
+        load_model(vit_folder(tmp_path, config, arrays={**pooler, **headless}))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -112,13 +112,10 @@ def test_weights_that_are_not_finite_are_named(
 
 def test_the_file_is_named_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parent of a file in the working folder is ".", which stands in most messages; "run" in some."""
-
-    def refuse(*_: object) -> NoReturn:
-        raise VitkitError("A trunk of 999 layers cannot be built. Take another file.")
-
+    refuse = Mock(side_effect=VitkitError("A trunk of 999 layers cannot be built. Take another file."))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
-    monkeypatch.setattr("vitkit.weights.table.recognise", lambda source: SimpleNamespace(read=refuse))
+    monkeypatch.setattr("vitkit.weights.table.recognise", lambda source: Mock(read=refuse))
     for path in ("model.npz", "run/model.npz"):
         np.savez(path, x=np.ones(1))
         refused(f"^{path}: A trunk", load, path)

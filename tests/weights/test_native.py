@@ -7,6 +7,7 @@ import logging
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -126,7 +127,8 @@ def test_a_description_that_is_damaged_or_of_other_weights_is_explained(folder: 
         ({"weights": {"bytes": 3}}, "the key 'xxh3_128' of Checksum is missing"),
         ({"weights": {"bytes": "3", "xxh3_128": "", "sha256": ""}}, "bytes: expected int, found '3'"),
     ]
-    for loss in ("hinge", None, ["sigmoid"], {}):
+    losses: list[Any] = ["hinge", None, ["sigmoid"], {}]
+    for loss in losses:
         task = {"name": "classification", "loss": loss}
         changes.append(({"task": task}, r"model\.json: task: loss: expected one of 'softmax'"))
     rules: list[tuple[dict[str, Any], str]] = [
@@ -243,12 +245,9 @@ def test_a_flipped_bit_is_noticed(folder: Path) -> None:
 
 
 def test_a_stop_between_the_two_files_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(path: Path, data: Any) -> None:
-        raise KeyboardInterrupt
-
     new = model_with_random_head(TINY, seed=1)
     with monkeypatch.context() as patch:
-        patch.setattr(native, "write", killed)
+        patch.setattr(native, "write", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             save_model(new, folder)
     refused(r"stopped between writing the two.*same vitkit train command", load_model, folder)

@@ -123,13 +123,12 @@ def test_label_files_beside_and_in_a_folder_of_their_own(
     assert data.kind == "folder of images with label files"
 
 
-@pytest.mark.parametrize("pattern", ["{split}/{kind}/{name}", "{kind}/{split}/{name}"])
-def test_label_files_in_splits(tmp_path: Path, pattern: str) -> None:
-    files: dict[str, str | None] = {}
-    for split, name, text in (("train", "a", "cat\ndog"), ("valid", "b", "dog"), ("test", "c", "")):
-        files[pattern.format(split=split, kind="images", name=f"{name}.png")] = None
-        files[pattern.format(split=split, kind="labels", name=f"{name}.txt")] = text
-    data = opened(plant(tmp_path, files), Splits())
+@pytest.mark.parametrize("place", ["{split}/{kind}", "{kind}/{split}"])
+def test_label_files_in_splits(tmp_path: Path, place: str) -> None:
+    for split, text in (("train", "cat\ndog"), ("valid", "dog"), ("test", "")):
+        images, labels = (place.format(split=split, kind=kind) for kind in ("images", "labels"))
+        plant(tmp_path, {f"{images}/a.png": None, f"{labels}/a.txt": text})
+    data = opened(tmp_path, Splits())
     label_sets = [list(sets(data, split).values()) for split in ("train", "val", "test")]
     assert label_sets == [[{"cat", "dog"}], [{"dog"}], [set()]]
 

@@ -18,11 +18,8 @@ from vitkit.data.sources import check_decode_memory, keep_in_memory, largest_dec
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches, sample_at, sample_rng
 from vitkit.errors import VitkitError
 
-# Of torch, on machines with a single core, and of Python 3.12 about forking beside threads.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
-]
+# Of Python 3.12 about forking beside threads.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 
 def test_a_batch_is_what_order_and_augmentation_say() -> None:
@@ -158,18 +155,6 @@ def test_a_position_needs_nothing_but_itself(size: int, seed: int, positions: li
     for position, epoch, sample in zip(positions, epochs, ids, strict=True):
         assert epoch == position // size
         assert sample_at(np.array([position]), size, seed)[1] == [sample]
-
-
-@pytest.mark.parametrize("size", [5, 16])
-def test_every_sample_is_equally_likely_everywhere(size: int) -> None:
-    """Chi-square of (place, sample) over many epochs: 4.5 standard deviations of the statistic allowed."""
-    epochs = 4000
-    ids = sample_at(np.arange(size * epochs), size, 11)[1].reshape(epochs, size)
-    counts = np.stack([np.bincount(ids[:, place], minlength=size) for place in range(size)])
-    expected = epochs / size
-    statistic = ((counts - expected) ** 2 / expected).sum()
-    freedom = (size - 1) ** 2
-    assert abs(statistic - freedom) < 4.5 * np.sqrt(2 * freedom)
 
 
 def test_the_order_of_released_versions() -> None:

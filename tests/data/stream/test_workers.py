@@ -26,11 +26,8 @@ from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.signals import STOP_SIGNALS
 
-# Of torch, on machines with a single core, and of Python 3.12 about forking beside threads.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
-]
+# Of Python 3.12 about forking beside threads.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 
 def _close_and_die() -> None:
