@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.helpers.image_folders import WHOLE
 from vitkit.data.check import BadFile, Copy, advise_on_start, check_data, suggest_recipe
-from vitkit.data.config import Loading, Preprocessing, Splits
+from vitkit.data.config import Loading, Preprocessing
 from vitkit.data.sources import open_data
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.errors import VitkitError
-
-WHOLE = Splits(0, 0)
 
 
 def plant_noise(root: Path, folder: str, count: int, seed: int, size: tuple[int, int] = (40, 32)) -> None:
@@ -39,9 +38,6 @@ def test_data_without_fault(tmp_path: Path) -> None:
     assert (report.bad, report.duplicates, report.contradictions, report.leaks) == ((), (), (), {})
     assert report.warnings == ()
     assert seen == [(done, 24) for done in range(1, 25)]
-    digits = check_data(open_data("digits"))
-    assert digits.bad == () and digits.leaks == {}
-    assert digits.warnings == ("1,797 images are smaller than 32 pixels on one side.",)
 
 
 def test_data_without_an_image_that_can_be_read(tmp_path: Path) -> None:

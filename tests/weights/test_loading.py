@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -25,9 +25,8 @@ from vitkit.jobs.convert import convert
 from vitkit.jobs.predict import Predictor
 from vitkit.models.config import BackboneConfig
 from vitkit.weights import loading
-from vitkit.weights.format_names import MODULES, Format, LoadOptions
+from vitkit.weights.format_names import Format, LoadOptions
 from vitkit.weights.loading import find_doubts, load, save_model
-from vitkit.weights.table import find_format
 
 GIVEN: dict[str, Any] = {"num_heads": 4, "image_size": (12, 16)}
 
@@ -266,9 +265,3 @@ def test_no_trained_head_means_fine_tuning(tmp_path: Path, capsys: pytest.Captur
     assert run(["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--num-classes", "2"]) == 0
     said = capsys.readouterr().out
     assert "it says nothing until it is trained (vitkit finetune)" in said
-
-
-def test_the_table_of_formats_is_whole() -> None:
-    """The names that the command line offers are those that the formats have themselves."""
-    assert tuple(MODULES) == tuple(find_format(name).name for name in MODULES)
-    assert set(MODULES) == set(get_args(Format))

@@ -23,16 +23,13 @@ from vitkit.jobs.convert import convert
 from vitkit.models.config import INTERPOLATIONS, Interpolation, ViTConfig
 from vitkit.models.position import resize_position_embedding
 from vitkit.models.vit import ViT
-from vitkit.weights.create import create_model
 from vitkit.weights.format_names import Format, LoadOptions
 from vitkit.weights.loading import load, save_model
 from vitkit.weights.model_card import (
     ModelCard,
     changed_pixels,
-    describe,
     fraction_of,
     preprocessing_of,
-    read_description,
 )
 
 PLAIN = ViTConfig((16, 16), (4, 4), width=128, depth=1, num_heads=2, mlp_dim=44, num_classes=5, gelu="erf")
@@ -158,14 +155,6 @@ def test_pixels_are_those_of_the_library(case: PixelCase) -> None:
         expected = fixture()[f"{case.name}: {shape[0]}x{shape[1]}"].astype(int)
         pixels = sample(preprocess(cached_image(shape), preprocessing))
         assert np.abs(pixels - expected).max() <= ALLOWED, shape
-
-
-def test_preprocessing_survives_the_card() -> None:
-    for case in CASES:
-        model = create_model("ViT-8x1x1/2", 2, case.size)
-        model.card = ModelCard(preprocessing=preprocessing_of_case(case))
-        described = json.loads(json.dumps(describe(model)))
-        assert read_description(described, Path("model.json"))[1] == model.card, case.name
 
 
 DOWN = Preprocessing((35, 35), crop_offset="down")

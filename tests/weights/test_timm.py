@@ -18,11 +18,10 @@ from vitkit.errors import VitkitError
 from vitkit.models.config import BackboneConfig, ResNetConfig
 from vitkit.weights.format_names import Format
 from vitkit.weights.formats.timm import _vit_arguments
-from vitkit.weights.loading import load, save_model
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of, preprocessing_of
 
 WIDTH = TINY.width
-SCALES = {f"blocks.{i}.ls{j}.gamma": (WIDTH,) for i in range(2) for j in (1, 2)}
 NO_SHIFTS: dict[str, tuple[int, ...]] = {
     f"{name}.bias": () for name in ("norm", *(f"blocks.{i}.norm{j}" for i in range(2) for j in (1, 2)))
 }
@@ -54,12 +53,6 @@ def test_norms_without_a_shift_are_not_guessed(tmp_path: Path) -> None:
     torch.save(state(extra=NO_SHIFTS), tmp_path / "vit.pth")
     with pytest.raises(VitkitError, match="have no shift, and no norm_layer in config"):
         load_model(tmp_path / "vit.pth", num_heads=4, image_size=(12, 16))
-
-
-def test_dinov2s_mask_token_is_left_out_on_purpose(tmp_path: Path) -> None:
-    tensors = state(extra={**SCALES, "mask_token": (1, WIDTH)})
-    left_out = load(folder_of(tmp_path, tensors, config_json())).identity.left_out
-    assert list(left_out.values()) == [["mask_token"]]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.helpers.image_folders import image_bytes
+from tests.helpers.image_folders import WHOLE, image_bytes
 from tests.helpers.refusals import refused
 from vitkit.data.check import check_data
 from vitkit.data.config import Preprocessing, Splits
@@ -20,7 +20,6 @@ from vitkit.data.sources import ImageData, keep_in_memory, open_data
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.errors import VitkitError
 
-WHOLE = Splits(0, 0)
 MARKED = Splits(0, 0, label_separator=",")
 
 
