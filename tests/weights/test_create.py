@@ -82,10 +82,6 @@ def test_a_name_of_timm_computes_what_timm_computes() -> None:
     with torch.inference_mode():
         logits = with_fixed_weights()(fixed_images(3))[0]
     assert (logits - shipped("logits")).abs().max() < TOLERANCE
-    paper = vitkit.create_model("ViT-Ti/16", num_classes=10).eval()
-    paper.load_state_dict(with_fixed_weights().state_dict())
-    with torch.inference_mode():  # whose GELU is the tanh form: the tolerance tells the two apart
-        assert (paper(fixed_images(3))[0] - shipped("logits")).abs().max() > 10 * TOLERANCE
 
 
 def test_published_weights_for_one_channel_are_those_of_timm_and_all_their_names_give_them(

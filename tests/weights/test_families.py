@@ -139,13 +139,6 @@ def test_what_a_family_lacks_here_is_refused_by_name(
     refused(message, load_model, changed(name, tmp_path, **changes))
 
 
-def test_radio_is_refused_by_name(tmp_path: Path) -> None:
-    file = SimpleNamespace(
-        file="model.safetensors", settings={}, tensors=drawn({"radio_model.model.norm": (4,)})
-    )
-    refused(r"C-RADIO .* load DINOv3 or SigLIP 2 of a fixed size", load_model, write_files(file, tmp_path))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -236,12 +229,22 @@ def test_other_shapes_are_refused(name: str, key: str, shape: tuple[int, ...], t
         load_model(write_files(file, tmp_path), num_heads=file.num_heads)
 
 
-def test_open_clip_needs_its_settings_and_towers_of_timm_are_refused(tmp_path: Path) -> None:
+def test_open_clip_needs_its_settings(tmp_path: Path) -> None:
     file = made("open_clip")
     file.settings = {}
     refused(r"put the open_clip_config\.json", load_model, write_files(file, tmp_path))
-    file.tensors = drawn({"visual.trunk.norm.weight": (4,)})
-    refused("hf:timm/NAME", load_model, write_files(file, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("visual.trunk.norm.weight", "hf:timm/NAME"),
+        ("radio_model.model.norm", r"C-RADIO .* load DINOv3 or SigLIP 2 of a fixed size"),
+    ],
+)
+def test_towers_that_are_not_read_are_refused_by_name(key: str, message: str, tmp_path: Path) -> None:
+    torch.save(drawn({key: (4,)}), tmp_path / "model.pth")
+    refused(message, load_model, tmp_path / "model.pth")
 
 
 def test_a_head_for_other_classes_reads_both_poolings(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from vitkit.cli.verbs import print_starts
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import finetune_run
 from vitkit.models.config import ResNetConfig
-from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import list_models, model_config, name_here
 from vitkit.runs.start import absolute_start, find_start
@@ -51,15 +50,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return cache_folder()
-
-
-def put(cache: Path, name: str, model_name: str = "ViT-16x1x2/4", num_classes: int = 3) -> ImageModel:
-    """Put a small model where the files of a published checkpoint are looked for."""
-    folder = cache / "starts" / name
-    folder.mkdir(parents=True)
-    model = vitkit.create_model(model_name, num_classes=num_classes, image_size=8)
-    save_model(model, folder)
-    return model
 
 
 # The table
@@ -142,7 +132,8 @@ def test_a_name_is_an_address_that_holds_from_every_folder() -> None:
 
 
 def test_files_put_into_the_cache_by_hand_are_found_by_the_name(cache: Path) -> None:
-    model = put(cache, "vit-ti16-augreg-in21k")
+    model = vitkit.create_model("ViT-16x1x2/4", num_classes=3, image_size=8)
+    save_model(model, cache / "starts" / "vit-ti16-augreg-in21k")
     loaded = vitkit.load_model("vit-ti16-augreg-in21k")
     assert torch.equal(loaded.state_dict()["head.weight"], model.state_dict()["head.weight"])
     assert "put by hand" in card_of(loaded).origin["source"]
@@ -152,7 +143,6 @@ def test_files_put_into_the_cache_by_hand_are_found_by_the_name(cache: Path) -> 
 
 def test_the_name_says_the_image_size_that_a_file_does_not_record(cache: Path) -> None:
     folder = cache / "starts" / "bit-r50x1-in21k-in1k"
-    folder.mkdir(parents=True)
     bit = vitkit.build_model(
         ResNetConfig((16, 16), (1, 1, 1, 1), 3, image_mean=(0.5,) * 3, image_std=(0.5,) * 3)
     )
