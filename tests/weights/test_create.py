@@ -1,18 +1,17 @@
 """The front door of models: timm's names give timm's models, and nothing is fetched without permission."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 import vitkit
 from tests.helpers.random_models import random_model, same_bits
 from tests.helpers.refusals import refused
+from tests.helpers.timm_files import folder_of
 from tests.peers.fixed_weights import ARCHITECTURE, NUMBERS, fixed_images, fixed_tensor
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
@@ -57,44 +56,25 @@ def timm_tensors(num_classes: int) -> dict[str, Tensor]:
     }
 
 
-def with_fixed_weights() -> ImageModel:
-    model = vitkit.create_model(ARCHITECTURE, num_classes=10)
-    tensors = timm_tensors(10)
-    model.load_state_dict({row.ours: row.read([tensors[row.theirs[0]]]) for row in vit_rows(model.config)})
-    return model.eval()
-
-
 def shipped(name: str) -> Tensor:
     return torch.from_numpy(np.load(NUMBERS)[name])
 
 
-def put_published(cache: Path, name: str) -> None:
-    """Put the fixed weights, as a folder of timm, where a published checkpoint is looked for."""
-    folder = cache / "starts" / name
-    folder.mkdir(parents=True)
-    save_file(timm_tensors(10), folder / "model.safetensors")
-    settings = {"architecture": ARCHITECTURE, "num_classes": 10, "pretrained_cfg": {"mean": [0.5] * 3}}
-    settings["pretrained_cfg"] |= {"std": [0.5] * 3, "input_size": [3, 224, 224]}  # type: ignore[operator]
-    (folder / "config.json").write_text(json.dumps(settings))
-
-
-def test_a_name_of_timm_computes_what_timm_computes() -> None:
-    with torch.inference_mode():
-        logits = with_fixed_weights()(fixed_images(3))[0]
-    assert (logits - shipped("logits")).abs().max() < TOLERANCE
-
-
-def test_published_weights_for_one_channel_are_those_of_timm_and_all_their_names_give_them(
-    cache: Path,
-) -> None:
+def test_published_weights_compute_what_timm_computes_and_all_their_names_give_them(cache: Path) -> None:
     short = "vit-ti16-augreg-in21k-in1k-224"
-    put_published(cache, short)
-    model = vitkit.create_model(ARCHITECTURE, pretrained=True, in_chans=1, num_classes=4)
+    folder = cache / "starts" / short
+    folder.mkdir(parents=True)
+    pixels = {"mean": [0.5] * 3, "std": [0.5] * 3, "input_size": [3, 224, 224]}
+    settings = {"architecture": ARCHITECTURE, "num_classes": 10, "pretrained_cfg": pixels}
+    folder_of(folder, timm_tensors(10), settings)
+    model = vitkit.create_model(ARCHITECTURE, pretrained=True)
+    grey = vitkit.create_model(ARCHITECTURE, pretrained=True, in_chans=1, num_classes=4)
     with torch.inference_mode():
-        features = model.features(fixed_images(1))[0]
+        logits, features = model(fixed_images(3))[0], grey.features(fixed_images(1))[0]
+    assert (logits - shipped("logits")).abs().max() < TOLERANCE
     assert (features - shipped("features of one channel")).abs().max() < TOLERANCE
-    assert model.config.num_classes == 4 and not model.state_dict()["head.weight"].any()
-    assert not model.training and preprocessing_of(model).decode.channels == 1
+    assert grey.config.num_classes == 4 and not grey.state_dict()["head.weight"].any()
+    assert not grey.training and preprocessing_of(grey).decode.channels == 1
     tagged = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
     for name in ("vit_tiny_patch16_224", tagged, short, f"hf:timm/{tagged}", f"timm/{tagged}"):
         model = vitkit.create_model(name, pretrained=True, image_size=32)

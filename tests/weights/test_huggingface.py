@@ -39,16 +39,6 @@ CONFIG: dict[str, Any] = {
 }
 
 
-BIT_CONFIG: dict[str, Any] = {
-    "model_type": "bit",
-    "embedding_size": 32,
-    "hidden_sizes": [128, 256],
-    "depths": [2, 1],
-    "layer_type": "preactivation",
-    "global_padding": None,
-}
-
-
 PROCESSOR: dict[str, Any] = {
     "do_resize": True,
     "size": {"height": 8, "width": 12},
@@ -84,7 +74,8 @@ def bit(**changes: Any) -> ResNetConfig:
 
 def bit_folder(folder: Path, processor: Mapping[str, Any] | None = None, **changes: Any) -> Path:
     save_model(random_model(bit()), folder, "huggingface")
-    (folder / "config.json").write_text(json.dumps(BIT_CONFIG | changes))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
     (folder / "preprocessor_config.json").write_text(json.dumps(processor or {"size": {"shortest_edge": 32}}))
     return folder
 

@@ -22,7 +22,6 @@ from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.convert import convert
-from vitkit.jobs.predict import Predictor
 from vitkit.models.config import BackboneConfig
 from vitkit.weights import loading
 from vitkit.weights.format_names import Format, LoadOptions
@@ -97,7 +96,6 @@ def test_weights_that_are_not_finite_are_named(
     save_model(model, tmp_path / "model")
     [note] = load(tmp_path / "model").notes
     assert "1 of its 32 tensors hold NaN or infinity (blocks.1.norm2.weight)" in note
-    assert Predictor(tmp_path / "model").notes == (note,)
     assert run(["predict", str(tmp_path / "model"), str(tmp_path)]) == 1
     assert "(blocks.1.norm2.weight)" in capsys.readouterr().err
     refused("not finite", convert, tmp_path / "model", tmp_path / "out")

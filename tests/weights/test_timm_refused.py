@@ -13,10 +13,7 @@ from tests.helpers.timm_files import config_json, folder_of, state
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.zoo import vit_config
-from vitkit.weights import table
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.formats.timm import HOLDINGS
 from vitkit.weights.loading import load, save_model
 from vitkit.weights.model_card import card_of
 
@@ -256,10 +253,3 @@ def test_a_file_that_two_architectures_fit_is_refused_without_its_config(tmp_pat
     refused(r"two models .*rpn_224.* put the config\.json", load, tmp_path / "vit.pth", options)
     config = config_json(global_pool="avg", class_token=False, qkv_bias=False)
     assert load(folder_of(tmp_path, tensors, config)).model.config.norm_after_pooling
-
-
-def test_a_field_that_is_added_is_refused_until_it_is_written(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(table, "PLAIN", {**table.PLAIN, "depth": (99,)})
-    assert "depth 1 (only 99)" in list(HOLDINGS["ViT"].unsupported(vit_config("ViT-8x1x2/4", 3, (8, 8))))

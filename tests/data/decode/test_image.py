@@ -135,9 +135,7 @@ def test_an_heic_image_is_read_within_the_limits_of_all_images(tmp_path: Path) -
     rows = np.linspace(0, 255, 32, dtype=np.uint8)
     image, path = Image.fromarray(np.stack([np.tile(rows, (16, 1))] * 3, axis=2)), tmp_path / "photo.heic"
     for turned, shape in ((1, (16, 32)), (6, (32, 16))):
-        exif = Image.Exif()
-        exif[0x0112] = turned
-        pillow_heif.from_pillow(image).save(path, quality=95, exif=exif.tobytes())
+        pillow_heif.from_pillow(image).save(path, quality=95, exif=exif(turned))
         pixels = decode(path)
         assert header(path).format == "HEIF" and pixels.shape == (*shape, 3) == (*header(path).size, 3)
         upright = np.asarray(image) if turned == 1 else np.rot90(np.asarray(image), -1)

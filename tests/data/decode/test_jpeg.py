@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from tests.helpers.augmenting import augment
-from tests.helpers.image_zoo import encoded
+from tests.helpers.image_zoo import encoded, exif
 from tests.pixel_cases import image
 from vitkit.data.config import DEFAULT_RULE, Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.data.decode.image import _same_decoder, decode, decoded_quickly, header
@@ -28,12 +28,6 @@ def jpeg_of(shape: tuple[int, int] = (67, 93), mode: str = "RGB", **options: Any
     file = io.BytesIO()
     Image.fromarray(image(shape)).convert(mode).save(file, "JPEG", **options)
     return file.getvalue()
-
-
-def with_orientation(orientation: int) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return jpeg_of(exif=exif)
 
 
 def outcome(data: bytes, rule: DecodeRule) -> tuple[str, Any]:
@@ -81,7 +75,7 @@ FILES = {
     "quality 1": jpeg_of(quality=1),
     "quality 100": jpeg_of(quality=100, subsampling=0),
     "optimised": jpeg_of(optimize=True),
-    **{f"orientation {n}": with_orientation(n) for n in range(1, 9)},
+    **{f"orientation {n}": jpeg_of(exif=exif(n)) for n in range(1, 9)},
 }
 
 
@@ -197,10 +191,8 @@ def test_crops_that_are_not_twice_the_target_keep_their_pixels() -> None:
 @pytest.mark.parametrize("orientation", [1, 6])
 @pytest.mark.parametrize(("times", "shape"), [(1, (303, 405)), (2, (152, 203)), (8, (38, 51))])
 def test_the_image_has_the_size_asked_for(times: int, shape: tuple[int, int], orientation: int) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
     shrinking = Mock(return_value=times)
-    pixels = decode(encoded(photo(303, 405), "JPEG", exif=exif), shrinking=shrinking)
+    pixels = decode(encoded(photo(303, 405), "JPEG", exif=exif(orientation)), shrinking=shrinking)
     turned = orientation == 6
     shrinking.assert_called_once_with(*((405, 303) if turned else (303, 405)))  # upright
     assert pixels.shape == ((shape[1], shape[0], 3) if turned else (*shape, 3))
