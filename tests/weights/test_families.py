@@ -68,6 +68,12 @@ def test_a_file_is_written_as_its_library_writes_it(
     assert tensors.keys() == file.tensors.keys()
     assert all(torch.equal(tensors[key], tensor) for key, tensor in file.tensors.items())
     assert load_model(folder).config == model.config
+    written, theirs = json.loads((folder / "config.json").read_text()), file.settings["config.json"]
+    if name.startswith("timm"):
+        written, theirs = written["model_args"], theirs["model_args"]
+        assert theirs.keys() <= written.keys()
+    shared = written.keys() & theirs.keys() - {"patch_size"}  # 8 or [8, 8]
+    assert {key: written[key] for key in shared} == {key: theirs[key] for key in shared}
 
 
 @pytest.mark.parametrize("name", ["mean, then the norm", "DINOv2 with registers", "CLIP", "QK-norm"])
