@@ -36,15 +36,11 @@ HYBRID = dataclasses.replace(
 BIT = ResNetConfig(image_size=(32, 32), layers=(1, 2), num_classes=4, width_factor=0.5)
 
 
-def renamed(parameters: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    return {key.replace(old, new): value for key, value in parameters.items()}
-
-
 def in_linen(parameters: dict[str, Any]) -> dict[str, Any]:
     """Released arrays under today's names and shapes."""
     for part in ("attention.out", "norm2", "mlp.fc1"):
         old, new = (names[f"blocks.{part}"].split("/")[2] for names in (RELEASED, LINEN))
-        parameters = renamed(parameters, f"/{old}/", f"/{new}/")
+        parameters = {key.replace(f"/{old}/", f"/{new}/"): value for key, value in parameters.items()}
     return {
         key: value.squeeze() if "gn" in key.rpartition("/")[0] else value for key, value in parameters.items()
     }

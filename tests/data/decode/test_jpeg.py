@@ -2,11 +2,10 @@
 
 import io
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -38,14 +37,9 @@ def outcome(data: bytes, rule: DecodeRule) -> tuple[str, Any]:
     return "", (pixels.shape, pixels.tobytes(), pixels.flags.c_contiguous)
 
 
-@pytest.fixture
-def pillows_outcome(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, DecodeRule], Any]:
-    def without(data: bytes, rule: DecodeRule) -> Any:
-        with monkeypatch.context() as patch:
-            patch.setattr("vitkit.data.decode.image.decoded_quickly", lambda *_: None)
-            return outcome(data, rule)
-
-    return without
+def pillows_outcome(data: bytes, rule: DecodeRule) -> tuple[str, Any]:
+    with patch("vitkit.data.decode.image.decoded_quickly", lambda *_: None):
+        return outcome(data, rule)
 
 
 @pytest.fixture
@@ -81,17 +75,13 @@ FILES = {
 
 @pytest.mark.parametrize("apply_exif", [True, False])
 @pytest.mark.parametrize("name", FILES)
-def test_pixels_are_pillows(
-    name: str, apply_exif: bool, decoder: list[bool], pillows_outcome: Callable[[bytes, DecodeRule], Any]
-) -> None:
+def test_pixels_are_pillows(name: str, apply_exif: bool, decoder: list[bool]) -> None:
     rule = DecodeRule(apply_exif=apply_exif)
     assert outcome(FILES[name], rule) == pillows_outcome(FILES[name], rule)
     assert decoder == [True]
 
 
-def test_files_that_are_damaged_somewhere_meet_the_same_fate(
-    decoder: list[bool], pillows_outcome: Callable[[bytes, DecodeRule], Any]
-) -> None:
+def test_files_that_are_damaged_somewhere_meet_the_same_fate(decoder: list[bool]) -> None:
     rng = np.random.default_rng(0)
     rule = DecodeRule(max_pixels=1_000_000)
     for name in ("4:2", "progressive 4:2", "grey", "restarts", "orientation 6"):

@@ -87,11 +87,7 @@ def test_a_link_to_itself_a_pipe_or_an_empty_file_is_one_bad_file(tmp_path: Path
     (root / "b" / "empty.jpg").touch()
     data = open_data(str(root), WHOLE)
     assert keys(data, "train")[2:4] == ["a/loop.png", "a/x.png"] and len(data.splits["train"]) == 7
-    for index, reason in (
-        (2, "symbolic links"),
-        (3, "a device, not a regular file"),
-        (6, "empty"),
-    ):
+    for index, reason in ((2, "symbolic links"), (3, "a device, not a regular file"), (6, "empty")):
         for look in (data.splits["train"].decode, data.splits["train"].header):
             undecodable(reason, look, index)
     assert data.notes == ("1 file in class folders ignored: not images by their names.",)
