@@ -15,7 +15,8 @@ from PIL import Image
 from torch.nn import functional as F
 
 from tests.helpers.augmenting import augment
-from tests.helpers.image_zoo import encoded
+from tests.helpers.image_zoo import encoded, exif
+from tests.helpers.refusals import refused, undecodable
 from vitkit.data.channels import by_threes, to_rgb
 from vitkit.data.config import (
     Augmentation,
@@ -28,14 +29,19 @@ from vitkit.data.config import (
 from vitkit.data.decode.image import decode, decode_image, header
 from vitkit.data.stream.loader import sample_rng
 from vitkit.data.transforms import OPERATIONS, _move, _random_crop, distort, erase, preprocess
-from vitkit.errors import DecodeError, VitkitError
+from vitkit.errors import VitkitError
 
 SIDES = st.integers(1, 60)
 DISTORTED = Augmentation(crop_area=None, rand_augment=2, random_erasing=0.5)
 
 
-def noise(height: int = 20, width: int = 33, low: int = 60, high: int = 200) -> np.ndarray:
-    return np.random.default_rng(0).integers(low, high, (height, width, 3), np.uint8)
+def noise(height: int = 20, width: int = 33) -> NDArray[np.uint8]:
+    """Colours that are neither dark nor bright."""
+    return np.random.default_rng(0).integers(60, 200, (height, width, 3), np.uint8)
+
+
+def noise_of(*shape: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
 
 def ramp(height: int, width: int) -> NDArray[np.uint8]:
@@ -53,7 +59,7 @@ def test_augmentation_takes_any_shape(
 ) -> None:
     preprocessing = Preprocessing((rows, columns), antialias=antialias)
     augmentation = Augmentation(shift=2, rotate=15)
-    image = noise(height, width, 0, 256)
+    image = noise_of(height, width, 3)
     first = augment(image, preprocessing, augmentation, sample_rng(1, 2, sample))
     again = augment(image, preprocessing, augmentation, sample_rng(1, 2, sample))
     assert first.shape == (rows, columns, 3) and first.dtype == np.uint8
@@ -170,7 +176,7 @@ def test_rotation_turns_about_the_centre() -> None:
 @pytest.mark.parametrize("degrees", [-30.0, 3.0, 90.0])
 def test_turning_is_bilinear_with_edges_repeated(degrees: float) -> None:
     """Against torch's sampling of a rotated grid, which repeats edges as well."""
-    image = noise(12, 17, 0, 256)
+    image = noise_of(12, 17, 3)
     angle = math.radians(degrees)
     y, x = torch.meshgrid(torch.arange(12) - 5.5, torch.arange(17) - 8.0, indexing="ij")
     across, down = math.cos(angle) * x - math.sin(angle) * y, math.sin(angle) * x + math.cos(angle) * y
@@ -234,13 +240,6 @@ def test_erasing_fills_one_box_with_noise() -> None:
     assert np.array_equal(erase(tiny, np.random.default_rng(0)), tiny)
 
 
-def test_erasing_is_as_frequent_as_asked() -> None:
-    image, rng = noise(), np.random.default_rng(0)
-    config = Augmentation(random_erasing=0.25)
-    erased = sum(not np.array_equal(distort(image, config, rng), image) for _ in range(2000))
-    assert 430 < erased < 570
-
-
 def test_impossible_options_are_explained() -> None:
     wrong: list[dict[str, Any]] = [
         *({"rand_augment": -1}, {"rand_augment": 15}, {"rand_augment_magnitude": 11.0}),
@@ -248,17 +247,12 @@ def test_impossible_options_are_explained() -> None:
         *({"crop_aspect": (2.0, 1.0)}, {"shift": -1}, {"rotate": 181.0}),
     ]
     for options in wrong:
-        with pytest.raises(VitkitError, match=next(iter(options))):
-            Augmentation(**options)
+        refused(next(iter(options)), Augmentation, **options)
 
 
 # Resizing and cropping as evaluation does, against torch's and Pillow's
 
 NOTHING = Augmentation(crop_area=None, flip=False)
-
-
-def drawn(height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def by_torch(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.float32]:
@@ -270,14 +264,14 @@ def by_torch(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.floa
 @given(SIDES, SIDES, SIDES, SIDES)
 @settings(deadline=None)
 def test_plain_bilinear_is_torchs(height: int, width: int, rows: int, columns: int) -> None:
-    image = drawn(height, width)
+    image = noise_of(height, width, 3)
     out = preprocess(image, Preprocessing((rows, columns), antialias=False))
     assert out.shape == (rows, columns, 3) and out.dtype == np.uint8
     assert np.abs(out - by_torch(image, (rows, columns))).max() <= 1.001  # float32 noise
 
 
 def test_plain_bilinear_rounds_to_nearest_and_antialias_is_pillows() -> None:
-    image = drawn(50, 40)
+    image = noise_of(50, 40, 3)
     out = preprocess(image, Preprocessing((20, 20), antialias=False))
     assert np.abs(out - by_torch(image, (20, 20))).max() <= 0.5001
     expected = Image.fromarray(image).resize((20, 10), Image.Resampling.BILINEAR)
@@ -287,7 +281,7 @@ def test_plain_bilinear_rounds_to_nearest_and_antialias_is_pillows() -> None:
 @given(SIDES, SIDES, st.booleans())
 @settings(deadline=None)
 def test_nothing_to_do_changes_nothing(height: int, width: int, antialias: bool) -> None:
-    image = drawn(height, width)
+    image = noise_of(height, width, 3)
     preprocessing = Preprocessing((height, width), antialias=antialias)
     np.testing.assert_array_equal(preprocess(image, preprocessing), image)
     np.testing.assert_array_equal(augment(image, preprocessing, NOTHING, sample_rng(0, 0, 0)), image)
@@ -296,7 +290,7 @@ def test_nothing_to_do_changes_nothing(height: int, width: int, antialias: bool)
 @pytest.mark.parametrize("antialias", [True, False])
 @pytest.mark.parametrize("shape", [(300, 400), (260, 260), (100, 90), (7, 300)])
 def test_central_crop_is_the_crop_of_the_resized_image(shape: tuple[int, int], antialias: bool) -> None:
-    image = drawn(*shape)
+    image = noise_of(*shape, 3)
     size = (112, 112)
     scale = 128 / min(shape)
     resized = (round(shape[0] * scale), round(shape[1] * scale))
@@ -310,12 +304,12 @@ def test_central_crop_is_the_crop_of_the_resized_image(shape: tuple[int, int], a
 @pytest.mark.parametrize("resize", get_args(Resize))
 def test_a_strip_does_not_become_an_enormous_image(resize: Resize) -> None:
     for shape in ((1, 20_000), (20_000, 1)):
-        out = preprocess(drawn(*shape), Preprocessing((224, 224), resize))
+        out = preprocess(noise_of(*shape, 3), Preprocessing((224, 224), resize))
         assert out.shape == (224, 224, 3) and out.any()
 
 
 def test_a_strip_too_long_to_resize_whole_has_the_same_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = drawn(30, 700) // 2 + 64
+    image = noise_of(30, 700, 3) // 2 + 64
     ways: tuple[Resize, ...] = ("shortest", "longest", "squash")
     for resize in ways:
         for fraction in (0.9, 1.3):
@@ -341,7 +335,7 @@ OTHERS = st.builds(
 @given(SIDES, st.integers(1, 2000), CROPS | OTHERS)
 @settings(deadline=None)
 def test_every_way_takes_any_shape(height: int, width: int, preprocessing: Preprocessing) -> None:
-    out = preprocess(drawn(height, width), preprocessing)
+    out = preprocess(noise_of(height, width, 3), preprocessing)
     assert out.shape == (*preprocessing.image_size, 3) and out.flags.c_contiguous
 
 
@@ -350,11 +344,10 @@ def test_values_that_make_no_sense() -> None:
         *({"image_size": (0, 4)}, {"resize": "fit"}, {"crop_fraction": 0.0}, {"interpolation": "cubic"}),
         *({"crop_fraction": wrong, "resize": "shortest"} for wrong in (1e-320, float("nan"))),
         *({"crop_fraction": 1.1, "resize": "crop"}, {"crop_offset": "up"}, {"border": (0, 0, 256)}),
-        {"antialias": False, "interpolation": "bicubic"},
     ]
     for options in wrong:
-        with pytest.raises(VitkitError, match="bilinear" if "antialias" in options else next(iter(options))):
-            Preprocessing(**{"image_size": (4, 4), **options})
+        refused(next(iter(options)), Preprocessing, **{"image_size": (4, 4), **options})
+    refused("bilinear", Preprocessing, (4, 4), antialias=False, interpolation="bicubic")
 
 
 # Images decoded, resized and augmented with one, four and more channels
@@ -362,37 +355,26 @@ def test_values_that_make_no_sense() -> None:
 GREY, RGBA = DecodeRule(channels=1), DecodeRule(channels=4)
 
 
-def png(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    return encoded(image, kind, **options)
-
-
-def noise_of(*shape: int, seed: int = 0) -> NDArray[Any]:
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-
-
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
 def test_colours_become_their_luma_and_grey_is_its_own_values(kind: str) -> None:
-    file = png(Image.fromarray(noise_of(30, 20, 3)), kind)
+    file = encoded(Image.fromarray(noise_of(30, 20, 3)), kind)
     red, green, blue = np.moveaxis(decode(file).astype(np.int64), 2, 0)
     expected = (red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16  # ITU-R 601-2 in 16 bits
     assert np.array_equal(decode(file, GREY)[:, :, 0], expected)
     grey = noise_of(30, 20)
-    assert np.array_equal(decode(png(Image.fromarray(grey)), GREY), grey[:, :, None])
+    assert np.array_equal(decode(encoded(Image.fromarray(grey)), GREY), grey[:, :, None])
     image = "found an array of 3" if kind == "TIFF" else r"found .* RGB.*\.npy"
-    with pytest.raises(DecodeError, match=f"expected 5 channels, {image}"):
-        decode(file, DecodeRule(channels=5))
+    undecodable(f"expected 5 channels, {image}", decode, file, DecodeRule(channels=5))
 
 
 def test_alpha_is_kept_by_four_channels_and_composited_by_three() -> None:
     pixels = noise_of(700, 500, 4)  # as large as is converted in strips
-    file = png(Image.fromarray(pixels))
+    file = encoded(Image.fromarray(pixels))
     assert np.array_equal(decode(file, RGBA), pixels)
     assert decode(file).shape == (700, 500, 3)
     assert not np.array_equal(decode(file), pixels[:, :, :3])
     assert np.array_equal(decode(file, GREY)[:10], decode_image(Image.fromarray(pixels[:10]), GREY))
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    turned = png(Image.fromarray(pixels), exif=exif)
+    turned = encoded(Image.fromarray(pixels), exif=exif(6))
     assert np.array_equal(decode(turned, RGBA), np.rot90(pixels, -1))
     assert header(turned, RGBA).size == (500, 700)
     assert np.array_equal(decode(turned, GREY), np.rot90(decode(file, GREY), -1))
@@ -401,26 +383,19 @@ def test_alpha_is_kept_by_four_channels_and_composited_by_three() -> None:
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK", "1"])
 def test_an_image_without_alpha_is_opaque(mode: str) -> None:
     image = Image.fromarray(noise_of(30, 20, 3)).convert(mode)
-    pixels = decode(png(image, "TIFF"), RGBA)
-    assert np.array_equal(pixels[:, :, :3], decode(png(image, "TIFF")))
+    pixels = decode(encoded(image, "TIFF"), RGBA)
+    assert np.array_equal(pixels[:, :, :3], decode(encoded(image, "TIFF")))
     assert (pixels[:, :, 3] == 255).all()
 
 
 def test_transparent_colours_and_palettes_are_alpha() -> None:
     palette = Image.fromarray(noise_of(30, 20) // 64, "L").convert("P")
-    pixels = decode(png(palette, transparency=2), RGBA)
+    pixels = decode(encoded(palette, transparency=2), RGBA)
     assert set(np.unique(pixels[:, :, 3])) == {0, 255}
     assert np.array_equal(pixels[:, :, 3] == 0, np.asarray(palette) == 2)
     wide = np.array([[0, 300, 65535]], np.uint16)
-    pixels = decode(png(Image.fromarray(wide), transparency=300), RGBA)
+    pixels = decode(encoded(Image.fromarray(wide), transparency=300), RGBA)
     assert pixels[0, :, 3].tolist() == [255, 0, 255]
-
-
-@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_sixteen_bits_are_scaled_and_never_clipped(kind: str) -> None:
-    wide = np.array([[0, 128, 257, 1000, 32768, 65535]], np.uint16)
-    pixels = decode(png(Image.fromarray(wide), kind), GREY)
-    assert pixels[0, :, 0].tolist() == [0, 0, 1, 4, 128, 255]
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 7])
@@ -465,8 +440,7 @@ def test_any_number_of_channels_is_moved_and_erased_but_not_coloured() -> None:
     wide = noise_of(6, 4, 8)
     assert np.array_equal(by_threes(wide, lambda part: part[::-1]), wide[::-1])
     for wrong in (0, -1, 5000):
-        with pytest.raises(VitkitError, match="channels is from 1 to"):
-            DecodeRule(channels=wrong)
+        refused("channels is from 1 to", DecodeRule, channels=wrong)
     refuse_augmentation(Augmentation(rand_augment=2), 1)
     refuse_augmentation(Augmentation(), 5)
     with pytest.raises(VitkitError, match=r"rand_augment.* 4 channels.*rand_augment 0"):

@@ -1,4 +1,4 @@
-"""A server of files on this machine that cuts, drips, refuses and lies as it is told to."""
+"""A server of files on this machine that cuts, repeats, refuses and lies as it is told to."""
 
 import http.server
 import io
@@ -24,8 +24,8 @@ def npz(size: int = 200_000, fill: float = 1.0) -> bytes:
     return buffer.getvalue()
 
 
-DRIPS = 150
-"""Pieces that a dripping server sends, 0.02 s apart, before it gives up."""
+REPEATS = 150
+"""How often a server repeats bytes, 0.02 s apart, before it gives up."""
 
 
 @dataclass
@@ -39,17 +39,17 @@ class Hosted:
     """After how many bytes each of the next connections breaks."""
     statuses: list[int] = field(default_factory=list)
     """Errors of the next replies."""
-    headers: dict[str, str] = field(default_factory=dict)
     after_cut: "Hosted | None" = None
     """The file that takes its place after a cut."""
-    drip: bool = False
-    """Whether it comes ten bytes at a time, with pauses."""
     raw: bytes = b""
     """All that is answered, in place of HTTP."""
     repeated: bytes = b""
-    """The bytes that follow `raw` again and again, `DRIPS` times at most."""
-    elsewhere: str = ""
-    """The address to which the server redirects."""
+    """The bytes that follow `raw` again and again, `REPEATS` times at most."""
+
+
+def redirection(address: str) -> bytes:
+    """The answer of a server that redirects."""
+    return f"HTTP/1.1 302 Found\r\nLocation: {address}\r\n\r\n".encode("latin-1")
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -72,18 +72,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
-    def _sent_on(self, file: Hosted) -> bool:
-        if file.elsewhere:
-            self.send_response(302)
-            self.send_header("Location", file.elsewhere)
-            self._describe(file)
-        return bool(file.elsewhere)
-
-    def _describe(self, file: Hosted) -> None:
-        for name, value in file.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-
     def do_GET(self) -> None:
         path = self.path.split("?")[0]
         self.server.requests.append(path)
@@ -93,27 +81,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         if file.raw:
             self.wfile.write(file.raw)
-            for _ in range(DRIPS if file.repeated else 0):
+            for _ in range(REPEATS if file.repeated else 0):
                 self.wfile.write(file.repeated)
                 time.sleep(0.02)
             return
         if file.statuses:
             self.send_error(file.statuses.pop(0))
             return
-        if self._sent_on(file):
-            return
         self.send_response(200)
         body = file.data
         length = len(body) if file.length is None else file.length
         if length:
             self.send_header("Content-Length", str(length))
-        self._describe(file)
-        for _ in range(DRIPS if file.drip else 0):
-            self.wfile.write(body[:10])
-            body = body[10:]
-            time.sleep(0.02)
-        if file.drip:  # nobody cut it: a client without an end of its own gets one
-            return
+        self.end_headers()
         if file.cuts:
             body = body[: file.cuts.pop(0)]
             if file.after_cut:

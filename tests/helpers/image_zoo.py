@@ -16,7 +16,7 @@ RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 25
 Colour = tuple[int, int, int]
 
 
-def encoded(image: Image.Image, format: str, **options: Any) -> bytes:
+def encoded(image: Image.Image, format: str = "PNG", **options: Any) -> bytes:
     stream = io.BytesIO()
     image.save(stream, format, **options)
     return stream.getvalue()

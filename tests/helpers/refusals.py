@@ -1,14 +1,20 @@
-"""A check that a call is refused in words."""
+"""Checks that a call is refused in words."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 
 
 def refused(sentence: str, call: Callable[..., object], *arguments: Any, **options: Any) -> None:
     """Check that a call ends in a sentence for its user, in which a regular expression is found."""
     with pytest.raises(VitkitError, match=sentence):
+        call(*arguments, **options)
+
+
+def undecodable(sentence: str, call: Callable[..., object], *arguments: Any, **options: Any) -> None:
+    """Check that a call ends as it does for an image that cannot be decoded, which training leaves out."""
+    with pytest.raises(DecodeError, match=sentence):
         call(*arguments, **options)

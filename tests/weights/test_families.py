@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 
 from tests.helpers.random_models import same_bits
+from tests.helpers.refusals import refused
+from tests.peers import families
 from tests.peers.families import NUMBERS, drawn, outputs, write_files
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.models.config import DINOV3_ROTARY, ViTConfig
-from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.loading import identify, save_model
+from vitkit.weights.loading import save_model
 from vitkit.weights.table import IMAGENET_MEAN
 
 
@@ -50,37 +51,39 @@ def test_a_family_computes_what_its_own_library_does(name: str) -> None:
         torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
 
 
-def test_every_family_is_among_them() -> None:
-    theirs = "dinov2 dinov2_with_registers dinov3_vit siglip clip vit_mae ijepa deit beit"
-    others = {"timm", "open_clip", "MAE", "DINOv2"}
-    assert {name.partition(",")[0] for name in NAMES} >= others | set(theirs.split())
+OTHERS = ("DeiT III", "DINOv2 with registers", "CLIP", "CLIP of OpenAI", "SigLIP")
+OF_TIMM = [f"timm, {name}" for name in (*families.TIMM_PARTS, *OTHERS)]
 
 
-def config_of(name: str, folder: Path) -> ViTConfig:
-    config = identify(write_files(made(name), folder), LoadOptions(num_heads=made(name).num_heads)).config
-    assert isinstance(config, ViTConfig)
-    return config
+@pytest.mark.parametrize("name", ["vit, classifier", "bit, classifier", *OF_TIMM])
+def test_a_file_is_written_as_its_library_writes_it(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = made(name)
+    model = load_model(write_files(file, tmp_path), image_size=32)
+    caplog.clear()
+    folder = save_model(model, tmp_path / "again", "timm" if name.startswith("timm") else "huggingface")
+    assert not caplog.text
+    tensors = load_file(folder / "model.safetensors")
+    assert tensors.keys() == file.tensors.keys()
+    assert all(torch.equal(tensors[key], tensor) for key, tensor in file.tensors.items())
+    assert load_model(folder).config == model.config
+    written, theirs = json.loads((folder / "config.json").read_text()), file.settings["config.json"]
+    if name.startswith("timm"):
+        written, theirs = written["model_args"], theirs["model_args"]
+        assert theirs.keys() <= written.keys()
+    shared = written.keys() & theirs.keys() - {"patch_size"}  # 8 or [8, 8]
+    assert {key: written[key] for key in shared} == {key: theirs[key] for key in shared}
 
 
-def test_parts_come_from_the_file(tmp_path: Path) -> None:
-    giant = config_of("dinov2, SwiGLU", tmp_path)
-    assert (giant.mlp, giant.mlp_dim, giant.pool, giant.num_classes) == ("swiglu", 176, "token+mean", 5)
-    registers = config_of("dinov2_with_registers", tmp_path)
-    assert (registers.register_tokens, registers.class_token_position) == (4, False)
-    third = config_of("dinov3_vit", tmp_path)
-    assert (third.rotary, third.position, third.norm_eps) == (DINOV3_ROTARY, "none", 1e-5)
-    siglip = config_of("siglip", tmp_path)
-    assert (siglip.pool, siglip.class_token, siglip.gelu) == ("map", False, "tanh")
-    clip = config_of("clip", tmp_path)
-    assert (clip.norm_before_blocks, clip.gelu, clip.num_classes) == (True, "quick", 24)
-    assert not config_of("clip, classifier", tmp_path).final_norm
-    beit = config_of("beit, classifier", tmp_path)
-    assert (beit.position, beit.norm_after_pooling, beit.pool) == ("relative_bias", True, "mean")
-    eva = config_of("timm, EVA-02 B", tmp_path)
-    assert (eva.mlp, eva.mlp_norm) == ("swiglu", True)
-    perception = config_of("timm, Perception Encoder", tmp_path)
-    assert perception.pool_heads == 8 and perception.rotary is not None
-    assert (perception.rotary.offset, perception.rotary.reference_grid) == (1.0, (14, 14))
+@pytest.mark.parametrize("name", ["mean, then the norm", "DINOv2 with registers", "CLIP", "QK-norm"])
+def test_tensors_of_timm_show_its_parts_without_its_settings(name: str, tmp_path: Path) -> None:
+    file = made(f"timm, {name}")
+    described = load_model(write_files(file, tmp_path)).config
+    torch.save(file.tensors, tmp_path / "vit.pth")
+    (tmp_path / "config.json").unlink()
+    pixels = {"image_mean": described.image_mean, "image_std": described.image_std}
+    assert load_model(tmp_path / "vit.pth", num_heads=2, image_size=32, **pixels).config == described
 
 
 @pytest.mark.parametrize(
@@ -139,16 +142,7 @@ def changed(name: str, folder: Path, file: str = "config.json", **changes: Any) 
 def test_what_a_family_lacks_here_is_refused_by_name(
     name: str, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(VitkitError, match=message):
-        load_model(changed(name, tmp_path, **changes))
-
-
-def test_radio_is_refused_by_name(tmp_path: Path) -> None:
-    file = SimpleNamespace(
-        file="model.safetensors", settings={}, tensors=drawn({"radio_model.model.norm": (4,)})
-    )
-    with pytest.raises(VitkitError, match=r"C-RADIO .* load DINOv3 or SigLIP 2 of a fixed size"):
-        load_model(write_files(file, tmp_path))
+    refused(message, load_model, changed(name, tmp_path, **changes))
 
 
 @pytest.mark.parametrize(
@@ -166,8 +160,7 @@ def test_radio_is_refused_by_name(tmp_path: Path) -> None:
 def test_fields_of_open_clip_are_understood_or_refused(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(VitkitError, match=message):
-        load_model(changed("open_clip", tmp_path, "open_clip_config.json", **changes))
+    refused(message, load_model, changed("open_clip", tmp_path, "open_clip_config.json", **changes))
 
 
 def test_a_checkpoint_of_dinos_training_is_its_backbone(
@@ -198,15 +191,6 @@ def test_siglip_without_a_pooling_is_read_with_the_mean(
     file.tensors = {key: tensor for key, tensor in file.tensors.items() if not key.startswith("head.")}
     assert load_model(write_files(file, tmp_path)).config.pool == "mean"
     assert "no pooling of its own" in caplog.text
-
-
-def test_a_family_is_written_in_formats_that_carry_it_and_refused_by_name_in_others(tmp_path: Path) -> None:
-    siglip = load_model(write_files(made("siglip"), tmp_path))
-    assert same_bits(load_model(save_model(siglip, tmp_path / "timm", "timm")), siglip)
-    giant = load_model(write_files(made("dinov2, SwiGLU"), tmp_path))
-    with pytest.raises(VitkitError, match=r"pool token\+mean .*; mlp swiglu .* vitkit's own"):
-        save_model(giant, tmp_path / "no", "huggingface")
-    assert same_bits(load_model(save_model(giant, tmp_path / "ours")), giant)
 
 
 def test_buffers_of_older_releases_are_left_out(tmp_path: Path) -> None:
@@ -251,14 +235,22 @@ def test_other_shapes_are_refused(name: str, key: str, shape: tuple[int, ...], t
         load_model(write_files(file, tmp_path), num_heads=file.num_heads)
 
 
-def test_open_clip_needs_its_settings_and_towers_of_timm_are_refused(tmp_path: Path) -> None:
+def test_open_clip_needs_its_settings(tmp_path: Path) -> None:
     file = made("open_clip")
     file.settings = {}
-    with pytest.raises(VitkitError, match=r"put the open_clip_config\.json"):
-        load_model(write_files(file, tmp_path))
-    file.tensors = drawn({"visual.trunk.norm.weight": (4,)})
-    with pytest.raises(VitkitError, match="hf:timm/NAME"):
-        load_model(write_files(file, tmp_path))
+    refused(r"put the open_clip_config\.json", load_model, write_files(file, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("visual.trunk.norm.weight", "hf:timm/NAME"),
+        ("radio_model.model.norm", r"C-RADIO .* load DINOv3 or SigLIP 2 of a fixed size"),
+    ],
+)
+def test_towers_that_are_not_read_are_refused_by_name(key: str, message: str, tmp_path: Path) -> None:
+    torch.save(drawn({key: (4,)}), tmp_path / "model.pth")
+    refused(message, load_model, tmp_path / "model.pth")
 
 
 def test_a_head_for_other_classes_reads_both_poolings(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import logging
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import xxhash
 from safetensors.torch import load_file
 
 from tests.helpers.random_models import TINY, model_with_random_head, same_bits
+from tests.helpers.refusals import refused
 from vitkit import create_model, load_model
 from vitkit.cli.main import run
 from vitkit.config import to_json
@@ -121,7 +123,7 @@ def test_a_description_that_is_damaged_or_of_other_weights_is_explained(folder: 
         ({"origin": []}, "origin: expected an object"),
         ({"weights": []}, "weights: expected an object"),
         ({"weights": None}, "weights: expected an object"),
-        ({"weights": {}}, r"model\.json: weights: the key 'bytes' of Checksum is missing"),
+        ({"weights": {}}, "weights: the key 'bytes' of Checksum is missing"),
         ({"weights": {"bytes": 3}}, "the key 'xxh3_128' of Checksum is missing"),
         ({"weights": {"bytes": "3", "xxh3_128": "", "sha256": ""}}, "bytes: expected int, found '3'"),
     ]
@@ -129,20 +131,28 @@ def test_a_description_that_is_damaged_or_of_other_weights_is_explained(folder: 
     for loss in losses:
         task = {"name": "classification", "loss": loss}
         changes.append(({"task": task}, r"model\.json: task: loss: expected one of 'softmax'"))
+    rules: list[tuple[dict[str, Any], str]] = [
+        ({"resize": "squish"}, "resize: expected one of 'stretch', .* found 'squish'"),
+        ({"crop_fraction": "0.9"}, "crop_fraction: expected float, found '0.9'"),
+        ({"interpolation": 3}, "interpolation: expected one of 'nearest', .* found 3"),
+        ({"crop_pct": 0.9}, "unknown key 'crop_pct'"),
+        ({"border": [0, 0]}, "border: expected"),
+        ({"crop_fraction": 0.0}, "crop_fraction must be"),  # of the right type
+    ]
+    for rule, message in rules:
+        changes.append(
+            ({"preprocessing": {"image_size": [12, 16], **rule}}, rf"model\.json: preprocessing: {message}")
+        )
     for change, message in changes:
         description.write_text(json.dumps({**record, **change}))
-        with pytest.raises(VitkitError, match=message):
-            load_model(weights)
+        refused(message, load_model, weights)
     for key in ("family", "architecture", "format_version", "weights"):
         description.write_text(json.dumps({name: value for name, value in record.items() if name != key}))
-        with pytest.raises(VitkitError, match=r"model\.json"):
-            load_model(weights)
+        refused(r"model\.json", load_model, weights)
     description.write_text("{")
-    with pytest.raises(VitkitError, match=r"model\.json is damaged: it is no JSON"):
-        load_model(weights)
+    refused(r"model\.json is damaged: it is no JSON", load_model, weights)
     description.unlink()
-    with pytest.raises(VitkitError, match=r"No model\.json beside"):
-        load_model(weights)
+    refused(r"No model\.json beside", load_model, weights)
 
 
 def test_files_are_written_on_any_path_and_an_official_one_is_not_ours(tmp_path: Path) -> None:
@@ -157,8 +167,7 @@ def test_files_are_written_on_any_path_and_an_official_one_is_not_ours(tmp_path:
     with pytest.raises(VitkitError, match=r"'onnx'\. Known: vitkit, "):
         save_model(model, "x", format="onnx")  # type: ignore[arg-type]
     model.card = ModelCard(class_names=("a", "b"))
-    with pytest.raises(VitkitError, match="2 class names for a model of 5 classes"):
-        save_model(model, tmp_path / "m", "huggingface")
+    refused("2 class names for a model of 5 classes", save_model, model, tmp_path / "m", "huggingface")
     assert not (tmp_path / "m").exists()
 
 
@@ -177,8 +186,7 @@ def test_weights_of_another_shape_are_refused_at_any_image_size(tmp_path: Path) 
     short = state["blocks.0.mlp.fc1.weight"][:-8]
     replace_on_purpose(tmp_path, state | {"blocks.0.mlp.fc1.weight": short})
     for size in (None, (24, 16), (12, 16)):
-        with pytest.raises(VitkitError, match=r"fc1\.weight: expected \(40, 24\), found \(32, 24\)"):
-            load_model(tmp_path, image_size=size)
+        refused(r"fc1\.weight: expected \(40, 24\), found \(32, 24\)", load_model, tmp_path, image_size=size)
     for shape in ((2, 13, 24), (1, 13, 23), (13, 24)):
         replace_on_purpose(tmp_path, state | {"positions.0.embedding": torch.zeros(shape)})
         with pytest.raises(VitkitError, match=r"positions\.0\.embedding: expected \(1, 13, 24\), found"):
@@ -215,8 +223,6 @@ def test_the_card_shows_the_record_of_the_file(folder: Path, capsys: pytest.Capt
     hashes = {"xxh3_128": xxhash.xxh3_128_hexdigest(data), "sha256": hashlib.sha256(data).hexdigest()}
     assert described(folder)["weights"] == {"bytes": len(data), **hashes}
     assert not [note for note in load(folder).notes if "checked" in note]
-    assert run(["card", str(folder)]) == 0
-    assert hashes["sha256"] in capsys.readouterr().out
     assert run(["card", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["weights"]["sha256"] == hashes["sha256"]
 
@@ -229,26 +235,20 @@ def test_a_flipped_bit_is_noticed(folder: Path) -> None:
     for share in (0.0, 0.02, 0.3, 0.5, 0.999):
         flip(weights, 8 + length + int(share * (len(whole) - 8 - length)))
         for opening in (load_model, identify, load):
-            with pytest.raises(VitkitError, match=message):
-                opening(folder)
+            refused(message, opening, folder)
         weights.write_bytes(whole)
     other = save_model(model_with_random_head(TINY).bfloat16(), folder.parent / "other")
     weights.write_bytes((other / "model.safetensors").read_bytes())
-    with pytest.raises(VitkitError, match=r"expected [\d,]+ bytes, found [\d,]+ bytes.*damaged or replaced"):
-        load_model(folder)
+    refused(r"expected [\d,]+ bytes, found [\d,]+ bytes.*damaged or replaced", load_model, folder)
 
 
 def test_a_stop_between_the_two_files_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(path: Path, data: Any) -> None:
-        raise KeyboardInterrupt
-
     new = model_with_random_head(TINY, seed=1)
     with monkeypatch.context() as patch:
-        patch.setattr(native, "write", killed)
+        patch.setattr(native, "write", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             save_model(new, folder)
-    with pytest.raises(VitkitError, match=r"stopped between writing the two.*same vitkit train command"):
-        load_model(folder)
+    refused(r"stopped between writing the two.*same vitkit train command", load_model, folder)
     save_model(new, folder)
     assert same_bits(load_model(folder), new)
 
@@ -259,8 +259,7 @@ def test_a_renamed_file_is_checked_and_one_of_another_kind_is_said_not_to_be(fol
     torch.save(load_model(weights).state_dict(), folder / "best.pth")
     assert any("not of this one: not checked" in note for note in load(folder / "best.pth").notes)
     flip(weights, weights.stat().st_size - 1)
-    with pytest.raises(VitkitError, match="is not the file"):
-        load(weights)
+    refused("is not the file", load, weights)
 
 
 def test_a_replacement_that_was_cut_is_read_as_the_old_model_or_the_new_one(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import tracemalloc
 import zipfile
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,50 +53,41 @@ def test_tensors_can_be_written_to_and_the_file_stays(ending: str, tmp_path: Pat
         assert torch.equal(loaded["a.weight"], STATE["a.weight"])
 
 
+def with_prefix(prefix: str) -> dict[str, torch.Tensor]:
+    return {f"{prefix}{key}": value for key, value in STATE.items()}
+
+
 @pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda state: state,
-        lambda state: {"epoch": 3, "state_dict": state, "optimizer": {"state": {0: torch.ones(1)}}},
-        lambda state: {"model": {"state_dict": state}, "args": Namespace(lr=0.1)},
-        lambda state: {"state_dict": {"other": torch.ones(1)}, "state_dict_ema": state},
-        lambda state: {"state_dict": {f"module.{key}": value for key, value in state.items()}},
-        lambda state: {f"module._orig_mod.{key}": value for key, value in state.items()},
-        lambda state: {**state, "epoch": 3},
-        lambda state: {key: torch.nn.Parameter(value) for key, value in state.items()},
-    ],
-)
-def test_what_training_scripts_keep(zipped: bool, wrap: Callable[[Any], Any], tmp_path: Path) -> None:
-    torch.save(wrap(STATE), tmp_path / "x.pth.tar", _use_new_zipfile_serialization=zipped)
-    assert_is_state(tmp_path / "x.pth.tar")
-
-
 @pytest.mark.parametrize(
     ("contents", "note"),
     [
+        (STATE, ""),
+        ({key: torch.nn.Parameter(value) for key, value in STATE.items()}, ""),
+        ({"model": {"state_dict": STATE}, "args": Namespace(lr=0.1)}, ""),
+        ({"state_dict": {"other": torch.ones(1)}, "state_dict_ema": STATE}, ""),
+        ({"state_dict": with_prefix("module.")}, "the weights are its 'state_dict'; left aside: nothing"),
+        (with_prefix("module._orig_mod."), ""),
+        ({"epoch": 3, "state_dict": STATE, "optimizer": {"state": {0: torch.ones(1)}}}, "epoch, optimizer"),
         (
             {"model": {"c": torch.ones(1)}, "model_ema": STATE, "optimizer": {}, "epoch": 1},
             "the weights are its 'model_ema', a moving average, which training scripts evaluate; "
             "left aside: model, optimizer, epoch",
         ),
         ({"model": STATE, "model_ema": {}}, "the weights are its 'model'; left aside: model_ema"),
-        ({"state_dict": STATE}, "the weights are its 'state_dict'; left aside: nothing"),
+        ({"net": STATE, "acc": 93.1}, "its 'net', the only dictionary of tensors in it; left aside: acc"),
         (
-            {"net": STATE, "acc": 93.1, "epoch": 200},
-            "the weights are its 'net', the only dictionary of tensors in it; left aside: acc, epoch",
-        ),
-        (
-            {"state_dict": {f"model.{key}": value for key, value in STATE.items()}, "epoch": 1},
+            {"state_dict": with_prefix("model."), "epoch": 1},
             "every name begins with 'model.', as Lightning writes them: it is taken off",
         ),
         ({**STATE, "epoch": 1}, "left aside, as they are no tensors: epoch"),
     ],
 )
-def test_the_choice_of_several_weights_is_noted(contents: dict[str, Any], note: str, tmp_path: Path) -> None:
-    torch.save(contents, tmp_path / "x.pth")
-    assert_is_state(tmp_path / "x.pth")
-    assert note in notes_of(tmp_path / "x.pth")
+def test_what_training_scripts_keep_is_read_and_the_choice_noted(
+    zipped: bool, contents: Any, note: str, tmp_path: Path
+) -> None:
+    torch.save(contents, tmp_path / "x.pth.tar", _use_new_zipfile_serialization=zipped)
+    assert_is_state(tmp_path / "x.pth.tar")
+    assert note in notes_of(tmp_path / "x.pth.tar")
 
 
 def test_a_choice_that_nothing_decides_is_left_to_the_user(tmp_path: Path) -> None:

@@ -5,19 +5,19 @@ import io
 import os
 import socket
 import sys
-import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
-from typing import IO, Any
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from PIL import Image, ImageFile, ImageOps, PngImagePlugin
+from PIL import Image, ImageFile, ImageOps
 
 from tests.helpers.image_zoo import BAD, GOOD, RED, chunk, encoded, exif, huge_png, plain, png
+from tests.helpers.refusals import refused, undecodable
 from vitkit.data.config import DecodeRule
 from vitkit.data.decode.image import decode, decode_image, header
 from vitkit.data.files import UnreadableFileError, read_unchanged_file, regular_file
@@ -46,8 +46,7 @@ def test_good_files(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", BAD)
 def test_bad_files(name: str) -> None:
     make, reason = BAD[name]
-    with pytest.raises(DecodeError, match=reason):
-        decode(make())
+    undecodable(reason, decode, make())
 
 
 def test_silent_and_alike_when_warnings_are_only_shown() -> None:
@@ -63,25 +62,11 @@ def test_silent_and_alike_when_warnings_are_only_shown() -> None:
 
 
 def test_limits_are_read_from_the_header() -> None:
-    for data in (huge_png(8001, 8000), huge_png(60000, 60000)):
-        with pytest.raises(DecodeError, match="limit"):
-            header(data)
     assert header(huge_png(8000, 8000)).size == (8000, 8000)
     description = header(encoded(plain("CMYK", 0), "JPEG"))
     assert (description.format, description.mode, description.size) == ("JPEG", "CMYK", (4, 6))
-    with pytest.raises(DecodeError, match="limit of 23"):
-        decode(encoded(plain("RGB", RED), "PNG"), DecodeRule(max_pixels=23))
-    with pytest.raises(DecodeError, match="limit of 23"):
-        decode_image(plain("RGB", RED), DecodeRule(max_pixels=23))
-
-
-def test_paths_that_are_no_files(tmp_path: Path) -> None:
-    with pytest.raises(DecodeError, match="no such file"):
-        decode(tmp_path / "gone.png")
-    with pytest.raises(DecodeError, match="folder"):
-        decode(tmp_path)
-    with pytest.raises(DecodeError, match="cannot be read"):
-        decode(Path("null\0byte"))
+    undecodable("limit of 23", decode, encoded(plain("RGB", RED), "PNG"), DecodeRule(max_pixels=23))
+    undecodable("limit of 23", decode_image, plain("RGB", RED), DecodeRule(max_pixels=23))
 
 
 @pytest.mark.parametrize("order", "<>")
@@ -117,29 +102,17 @@ def test_background_is_the_rule_and_16_bits_keep_all_levels() -> None:
 def test_every_mode_is_read_and_rules_that_make_no_sense_are_refused() -> None:
     for mode in ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "HSV"):
         assert decode_image(Image.new(mode, (3, 2))).shape == (2, 3, 3)
-    with pytest.raises(VitkitError, match="background"):
-        DecodeRule(background=(0, 0, 256))
-    with pytest.raises(VitkitError, match="max_pixels"):
-        DecodeRule(max_pixels=0)
+    refused("background", DecodeRule, background=(0, 0, 256))
+    refused("max_pixels", DecodeRule, max_pixels=0)
 
 
 def test_threads_may_decode_at_once() -> None:
     files = [make() for make, _ in GOOD.values()]
     expected = [decode(data) for data in files]
-    failures: list[str] = []
-
-    def work() -> None:
-        for data, pixels in zip(files, expected, strict=True):
-            if not np.array_equal(decode(data), pixels):
-                failures.append("differs")
-
     filters = list(warnings.filters)
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(4) as pool:
+        for pixels in pool.map(lambda _: [decode(data) for data in files], range(4)):
+            assert all(map(np.array_equal, pixels, expected))
     assert warnings.filters == filters
 
 
@@ -147,25 +120,6 @@ def test_threads_may_decode_at_once() -> None:
 
 BOX = b"\0\0\0\x18ftyp%s\0\0\0\0mif1%s"
 """The first box of a HEIF file: its major brand, and two compatible ones."""
-
-
-SMALL_PNG = encoded(Image.new("RGB", (6, 4), (200, 10, 30)), "PNG")
-
-
-@pytest.fixture
-def stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader in the place of pillow-heif's, which finds a PNG behind the first box."""
-
-    class HeifImageFile(PngImagePlugin.PngImageFile):
-        format = "HEIF"
-
-        def __init__(self, stream: IO[bytes], name: Any) -> None:
-            super().__init__(io.BytesIO(stream.read()[24:]), name)
-
-    plugin = ModuleType("pillow_heif.as_plugin")
-    plugin.HeifImageFile = HeifImageFile  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pillow_heif", ModuleType("pillow_heif"))
-    monkeypatch.setitem(sys.modules, "pillow_heif.as_plugin", plugin)
 
 
 def test_an_heic_image_without_its_reader_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,35 +130,23 @@ def test_an_heic_image_without_its_reader_says_what_to_install(monkeypatch: pyte
             decode(BOX % brands + b"\0" * 40)
 
 
-@pytest.mark.usefixtures("stands_in")
 def test_an_heic_image_is_read_within_the_limits_of_all_images(tmp_path: Path) -> None:
-    file = tmp_path / "photo.heic"
-    file.write_bytes(BOX % (b"heic", b"heic") + SMALL_PNG)
-    assert decode(file).shape == (4, 6, 3) and (decode(file) == (200, 10, 30)).all()
-    assert header(file).format == "HEIF" and header(file).size == (4, 6)
-    with pytest.raises(DecodeError, match="6 x 4 = 24 pixels, more than the limit of 20"):
-        decode(file, DecodeRule(max_pixels=20))
-    file.write_bytes(BOX % (b"heic", b"heic") + b"no image")
-    with pytest.raises(DecodeError, match="damaged HEIF file"):
-        decode(file)
+    pillow_heif = pytest.importorskip("pillow_heif")
+    rows = np.linspace(0, 255, 32, dtype=np.uint8)
+    image, path = Image.fromarray(np.stack([np.tile(rows, (16, 1))] * 3, axis=2)), tmp_path / "photo.heic"
+    for turned, shape in ((1, (16, 32)), (6, (32, 16))):
+        pillow_heif.from_pillow(image).save(path, quality=95, exif=exif(turned))
+        pixels = decode(path)
+        assert header(path).format == "HEIF" and pixels.shape == (*shape, 3) == (*header(path).size, 3)
+        upright = np.asarray(image) if turned == 1 else np.rot90(np.asarray(image), -1)
+        assert np.abs(pixels.astype(int) - upright.astype(int)).mean() < 4  # of the codec's own loss
+    undecodable("16 x 32 = 512 pixels, more than the limit of 500", decode, path, DecodeRule(max_pixels=500))
+    path.write_bytes(path.read_bytes()[:200])
+    undecodable("damaged HEIF file", decode, path)
     if "AVIF" not in Image.OPEN:
         pytest.skip("this Pillow reads no AVIF")
     with pytest.raises(DecodeError, match="damaged AVIF file"):  # and not read as the PNG that is in it
-        decode(BOX % (b"mif1", b"avif") + SMALL_PNG)
-
-
-def test_pillow_heif_itself_reads_one(tmp_path: Path) -> None:
-    pillow_heif = pytest.importorskip("pillow_heif")
-    rows = np.linspace(0, 255, 32, dtype=np.uint8)
-    image = Image.fromarray(np.stack([np.tile(rows, (16, 1))] * 3, axis=2))
-    for turned, shape in ((1, (16, 32)), (6, (32, 16))):
-        exif = Image.Exif()
-        exif[0x0112] = turned
-        pillow_heif.from_pillow(image).save(tmp_path / "one.heic", quality=95, exif=exif.tobytes())
-        pixels = decode(tmp_path / "one.heic")
-        assert pixels.shape == (*shape, 3) == (*header(tmp_path / "one.heic").size, 3)
-        upright = np.asarray(image) if turned == 1 else np.rot90(np.asarray(image), -1)
-        assert np.abs(pixels.astype(int) - upright.astype(int)).mean() < 4  # of the codec's own loss
+        decode(BOX % (b"mif1", b"avif") + encoded(plain("RGB", RED), "PNG"))
 
 
 # Files that are none, or too large, or change: a reason at once, never a hang
@@ -232,8 +174,8 @@ def test_what_is_no_regular_file_is_a_bad_image(name: str, tmp_path: Path) -> No
     make, reason = ODD[name]
     make(tmp_path / "x.png")
     for look in (decode, header):
-        with pytest.raises(DecodeError, match=reason):
-            look(tmp_path / "x.png")
+        undecodable(reason, look, tmp_path / "x.png")
+    undecodable("cannot be read", decode, Path("null\0byte"))
     (tmp_path / "link").symlink_to("x.png")
     with pytest.raises(UnreadableFileError, match=reason), regular_file(tmp_path / "link"):
         pass
@@ -252,8 +194,7 @@ def test_a_regular_file_is_read(tmp_path: Path) -> None:
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     with (tmp_path / "x.png").open("wb") as stream:
         stream.truncate(40 << 30)  # without a single block on the disk
-    with pytest.raises(DecodeError, match=r"42,949,672,960 bytes, more than the 528,000,000 allowed"):
-        decode(tmp_path / "x.png")
+    undecodable(r"42,949,672,960 bytes, more than the 528,000,000 allowed", decode, tmp_path / "x.png")
     with pytest.raises(UnreadableFileError, match="more than the 4 allowed"):
         read_unchanged_file(tmp_path / "x.png", 4)
     assert DecodeRule(max_pixels=1).max_bytes == 144_000_000
@@ -273,17 +214,14 @@ def test_a_file_that_changes_while_it_is_read(
         return read(descriptor, count)
 
     monkeypatch.setattr(os, "read", read_and_change)
-    with pytest.raises(DecodeError, match="changed while it was read: 5 bytes at first"):
-        decode(path)
+    undecodable("changed while it was read: 5 bytes at first", decode, path)
     path.write_bytes(b"12345")
     monkeypatch.setattr(os, "read", Mock(side_effect=MemoryError))
-    with pytest.raises(DecodeError, match="not enough memory to read its 5 bytes"):
-        decode(path)
+    undecodable("not enough memory to read its 5 bytes", decode, path)
     monkeypatch.undo()
     Image.new("RGB", (2, 2)).save(path)
     monkeypatch.setattr(ImageFile.ImageFile, "load", Mock(side_effect=MemoryError))
-    with pytest.raises(DecodeError, match="not enough memory to decode this PNG file"):
-        decode(path)
+    undecodable("not enough memory to decode this PNG file", decode, path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="open files are listed on Linux only")

@@ -75,6 +75,8 @@ def test_an_archive_is_predicted_as_its_folder(
     assert len(lines["photos"]) == 1 + len(FILES) and lines["photos.zip"][:-1] == lines["photos"]
     assert lines["photos.zip"][-1].startswith('dogs/2.png,,,,,,"not an image')
     model, packed_as, out = (str(tmp_path / name) for name in ("model", "photos.zip", "out"))
+    assert run(["predict", model, packed_as, "--csv", "--json"]) == 1
+    assert "two forms of the same" in capsys.readouterr().err
     command = ["predict", model, packed_as, "--out", out]
     assert run(command) == 1  # the file that is none
     assert "parts were there" not in capsys.readouterr().out

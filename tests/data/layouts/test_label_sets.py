@@ -11,7 +11,8 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.helpers.image_folders import image_bytes
+from tests.helpers.image_folders import WHOLE, image_bytes
+from tests.helpers.refusals import refused
 from vitkit.data.check import check_data
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.data.layouts.cutting import stratify_label_sets
@@ -19,7 +20,6 @@ from vitkit.data.sources import ImageData, keep_in_memory, open_data
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.errors import VitkitError
 
-WHOLE = Splits(0, 0)
 MARKED = Splits(0, 0, label_separator=",")
 
 
@@ -84,21 +84,16 @@ def test_another_separator_is_given_and_splits_are_kept(tmp_path: Path) -> None:
 
 def test_a_separator_and_several_labels_need_the_task(tmp_path: Path) -> None:
     single = table(tmp_path, "a.png,cat\nb.png,dog", "path,label")
-    with pytest.raises(VitkitError, match="task multi-label"):
-        open_data(str(single), MARKED)
-    with pytest.raises(VitkitError, match="label_separator"):
-        Splits(label_separator="")
-    with pytest.raises(VitkitError, match="one label an image"):
-        open_data("digits", multi_label=True)
+    refused("task multi-label", open_data, str(single), MARKED)
+    refused("label_separator", Splits, label_separator="")
+    refused("one label an image", open_data, "digits", multi_label=True)
     with pytest.raises(VitkitError, match=r"found path, labels\. .* give task multi-label"):
         open_data(str(table(tmp_path, "a.png,cat;dog\nb.png,dog")))
     files = {"images/a.png": None, "labels/a.txt": "cat\ndog"}
-    with pytest.raises(VitkitError, match="text files of labels, give task multi-label"):
-        open_data(str(plant(tmp_path / "files", files)))
+    refused("text files of labels, give task multi-label", open_data, str(plant(tmp_path / "files", files)))
     (tmp_path / "train.parquet").write_bytes(b"PAR1")
     for path in (tmp_path, tmp_path / "train.parquet"):
-        with pytest.raises(VitkitError, match="a single label an image is read"):
-            opened(path)
+        refused("a single label an image is read", opened, path)
 
 
 def test_names_of_a_trained_model_decide(tmp_path: Path) -> None:
@@ -106,8 +101,7 @@ def test_names_of_a_trained_model_decide(tmp_path: Path) -> None:
     data = opened(path, names=("fish", "dog", "cat"))
     assert data.splits["train"].labels.tolist() == [[False, True, True], [False] * 3, [False, True, False]]
     assert "1 class of the model has no images here: fish." in data.notes
-    with pytest.raises(VitkitError, match="does not know: cat"):
-        opened(path, names=("dog", "fish"))
+    refused("does not know: cat", opened, path, names=("dog", "fish"))
     single = table(tmp_path, "a.png,dog\nb.png,cat")  # no reason to refuse what is only evaluated
     assert sets(opened(single, names=("cat", "dog"))) == {"a.png": {"dog"}, "b.png": {"cat"}}
 
@@ -128,13 +122,12 @@ def test_label_files_beside_and_in_a_folder_of_their_own(
     assert data.kind == "folder of images with label files"
 
 
-@pytest.mark.parametrize("pattern", ["{split}/{kind}/{name}", "{kind}/{split}/{name}"])
-def test_label_files_in_splits(tmp_path: Path, pattern: str) -> None:
-    files: dict[str, str | None] = {}
-    for split, name, text in (("train", "a", "cat\ndog"), ("valid", "b", "dog"), ("test", "c", "")):
-        files[pattern.format(split=split, kind="images", name=f"{name}.png")] = None
-        files[pattern.format(split=split, kind="labels", name=f"{name}.txt")] = text
-    data = opened(plant(tmp_path, files), Splits())
+@pytest.mark.parametrize("place", ["{split}/{kind}", "{kind}/{split}"])
+def test_label_files_in_splits(tmp_path: Path, place: str) -> None:
+    for split, text in (("train", "cat\ndog"), ("valid", "dog"), ("test", "")):
+        images, labels = (place.format(split=split, kind=kind) for kind in ("images", "labels"))
+        plant(tmp_path, {f"{images}/a.png": None, f"{labels}/a.txt": text})
+    data = opened(tmp_path, Splits())
     label_sets = [list(sets(data, split).values()) for split in ("train", "val", "test")]
     assert label_sets == [[{"cat", "dog"}], [{"dog"}], [set()]]
 
@@ -163,8 +156,7 @@ def test_images_without_a_label_file_are_left_out_and_told(tmp_path: Path) -> No
     ],
 )
 def test_doubtful_label_files_are_refused(tmp_path: Path, files: dict[str, str | None], message: str) -> None:
-    with pytest.raises(VitkitError, match=message):
-        opened(plant(tmp_path, files))
+    refused(message, opened, plant(tmp_path, files))
 
 
 def test_the_fingerprint_knows_every_label(tmp_path: Path) -> None:

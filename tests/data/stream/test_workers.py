@@ -20,16 +20,14 @@ from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
 from tests.helpers.noise_samples import PREPROCESSING, Noise, train_loader
+from tests.helpers.refusals import refused
 from vitkit.data.stream import loader as workers
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.signals import STOP_SIGNALS
 
-# Of torch, on machines with a single core, and of Python 3.12 about forking beside threads.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
-]
+# Of Python 3.12 about forking beside threads.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 
 def _close_and_die() -> None:
@@ -82,8 +80,7 @@ def test_a_worker_that_dies_during_other_work_is_named_at_the_next_batch() -> No
     os.kill(worker.pid, signal.SIGKILL)
     # A training step: no signal handler may raise here. Waiting for the worker would bury it too early.
     time.sleep(0.5)
-    with pytest.raises(VitkitError, match="data loading process died"):
-        list(batches)
+    refused("data loading process died", list, batches)
 
 
 def test_workers_leave_it_to_their_parent_to_answer_signals() -> None:
@@ -107,8 +104,7 @@ def endless(index: int) -> None:
 def test_a_hanging_worker_and_its_image_are_named() -> None:
     batches = evaluation_batches(Acting(endless), PREPROCESSING, 2, workers=2, worker_timeout=2)
     said = r"Batch 2 did not come within .* process \d+ .* image noise 5\. .*worker_timeout"
-    with pytest.raises(VitkitError, match=said):
-        list(batches)
+    refused(said, list, batches)
     assert not multiprocessing.active_children()
 
 
