@@ -94,16 +94,6 @@ def test_what_axial_attention_has_not_is_refused() -> None:
         new_axial_block()(torch.zeros(1, 16, 24))
 
 
-def test_an_axial_block_draws_weights_as_two_blocks_do() -> None:
-    axial, rows, columns = new_axial_block(), encoder_block(CONFIG), encoder_block(CONFIG)
-    axial.init_weights(seeded(0))
-    generator = seeded(0)
-    rows.init_weights(generator)
-    columns.init_weights(generator)
-    for half, block in ((axial.rows, rows), (axial.columns, columns)):
-        assert all(torch.equal(a, b) for a, b in zip(half.parameters(), block.parameters(), strict=True))
-
-
 # In a ResNet -----------------------------------------------------------------------------------------------
 
 

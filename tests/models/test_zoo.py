@@ -11,7 +11,7 @@ import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_empty, build_model
-from vitkit.models.config import BackboneConfig, ResNetConfig, ViTConfig
+from vitkit.models.config import BackboneConfig, ResNetConfig
 from vitkit.models.zoo import (
     FAMILIES,
     NAMES,
@@ -240,41 +240,10 @@ def test_the_first_filters_of_every_model_are_known(name: str) -> None:
     assert FAMILIES[config.family] is type(config)
 
 
-def test_layers_are_counted_and_put_into_words() -> None:
-    summaries = [config.layer_summary for config in (VIT, HYBRID, BIT)]
-    assert summaries == ["2", "1-2 + 2", "1-2"]
-    assert [config.num_layers for config in (VIT, HYBRID, BIT)] == [2, 2, 3]
-
-
-def test_attention_and_tokens_are_known_of_every_family() -> None:
-    assert [config.attention for config in (VIT, BIT, AXIAL)] == ["full", "none", "axial"]
-    assert [config.num_tokens for config in (VIT, BIT)] == [13, None]
-
-
-def test_pixels_that_no_token_sees_are_named() -> None:
-    assert VIT.cut_off == BIT.cut_off == ""
-    uneven = replace(VIT, image_size=(18, 15))
-    assert uneven.cut_off == "2 rows below and 3 columns at the right of the images fill no patch"
-    cut = replace(HYBRID, patch_size=(3, 8))  # of a feature map of 8x8
-    assert (
-        cut.cut_off == "2 rows below and 0 columns at the right of the backbone's feature map fill no patch"
-    )
-
-
 def test_a_new_head_is_linear() -> None:
     config = replace(VIT, representation_size=8).with_new_head(3)
     assert (config.num_classes, config.representation_size) == (3, None)
     assert BIT.with_new_head(3) == replace(BIT, num_classes=3)
-
-
-@pytest.mark.parametrize(("gelu", "form"), [("tanh", "tanh form"), ("erf", "exact"), ("quick", "quick form")])
-def test_the_form_of_the_activation_is_named(gelu: str, form: str) -> None:
-    assert form in replace(VIT, gelu=gelu).arithmetic[0]  # type: ignore[arg-type]
-
-
-def test_the_arithmetic_of_a_hybrid_is_that_of_both_its_parts() -> None:
-    assert HYBRID.backbone is not None
-    assert HYBRID.arithmetic == (*VIT.arithmetic, *HYBRID.backbone.arithmetic)
 
 
 @pytest.mark.parametrize(
@@ -295,12 +264,6 @@ def test_positions_alone_are_fitted_to_another_size(small: ModelConfig, large: t
     assert changed <= fitted.keys()
     assert all(key.startswith("positions.") or "relative" in key for key in fitted)
     larger.load_state_dict({**tensors, **fitted}, strict=True)
-
-
-def test_a_model_that_no_memory_holds_is_refused_in_words() -> None:
-    config = ViTConfig((2**20, 2**20), (2**20, 2**20), 2**20, 1, 1, 1, 1)
-    with pytest.raises(VitkitError, match="larger than any memory"):
-        build_empty(config)
 
 
 @pytest.mark.parametrize("config", [VIT, replace(VIT, stem_channels=(8, 16)), HYBRID, BIT, AXIAL])

@@ -85,29 +85,6 @@ def test_the_next_image_of_the_class_stands_in_for_an_unreadable_one() -> None:
     assert drawn[:2].tolist() == draws.take(3)[1:3].tolist()
 
 
-def _brute_ridge(
-    x: NDArray[Any], y: NDArray[Any], classes: int, rows: NDArray[Any], l2: float
-) -> NDArray[np.int64]:
-    """The normal equations as they are written, with no decomposition."""
-    x, rows = x.astype(np.float64), rows.astype(np.float64)
-    mean, std = x.mean(0), np.sqrt(((x - x.mean(0)) ** 2).mean(0)) + 1e-5
-    design = np.hstack([(x - mean) / std, np.full((len(x), 1), 100.0)])
-    targets = np.where(np.arange(classes) == y[:, None], 1.0, -1.0)
-    weights = np.linalg.solve(design.T @ design + l2 * np.eye(design.shape[1]), design.T @ targets)
-    predicted: NDArray[np.int64] = (
-        np.hstack([(rows - mean) / std, np.full((len(rows), 1), 100.0)]) @ weights
-    ).argmax(1)
-    return predicted
-
-
-@pytest.mark.parametrize("counts", [(1, 1, 1), (3, 3, 3), (30, 20, 25), (1, 4, 0)])
-@pytest.mark.parametrize("l2", [1.0, 1024.0])
-def test_ridge_solves_the_normal_equations(counts: tuple[int, ...], l2: float) -> None:
-    x, y = _blobs(1, counts)
-    rows, _ = _blobs(2, (40, 40, 40))
-    assert np.array_equal(fit("ridge", x, y, 3, l2=l2).predict(rows), _brute_ridge(x, y, 3, rows, l2))
-
-
 def _brute_neighbours(x: NDArray[Any], y: NDArray[Any], classes: int, row: NDArray[Any], k: int) -> int:
     """One image at a time: sort the shots by cosine, count the votes."""
     cosines = [float(np.dot(shot, row) / np.linalg.norm(shot) / np.linalg.norm(row)) for shot in x]
