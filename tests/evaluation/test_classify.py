@@ -9,8 +9,8 @@ from torch import nn
 
 from tests.evaluation.answers import Table, batches, names, predictions
 from tests.evaluation.reference import require_alike
+from tests.helpers.refusals import refused
 from vitkit.data.stream.loader import Batch
-from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import (
     CALIBRATION_BINS,
     calibration_bins,
@@ -57,10 +57,8 @@ def test_bfloat16_gives_float32_logits() -> None:
     ],
 )
 def test_predict_refuses(logits: torch.Tensor, message: str) -> None:
-    with pytest.raises(VitkitError, match=message):
-        predict(Table(logits), batches([0, 1], [0, 1], 2))
-    with pytest.raises(VitkitError, match="empty"):
-        predict(Table(logits), [])
+    refused(message, predict, Table(logits), batches([0, 1], [0, 1], 2))
+    refused("empty", predict, Table(logits), [])
 
 
 # Counting
@@ -95,8 +93,7 @@ def test_a_confidence_on_the_edge_is_in_the_bin_below(confidence: float, number:
     ],
 )
 def test_classification_refuses(made: Predictions, count: int, message: str) -> None:
-    with pytest.raises(VitkitError, match=message):
-        classification(made, names(count))
+    refused(message, classification, made, names(count))
 
 
 def test_accuracy_without_images_of_training_leaves_them_out() -> None:

@@ -15,6 +15,7 @@ from sklearn import metrics
 from torch import nn
 
 from tests.evaluation.answers import Table, batches, names, predictions
+from tests.helpers.refusals import refused
 from vitkit import config
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import MultiLabel, Ranking, intervals_95, multi_label
@@ -183,12 +184,10 @@ def test_outputs_that_cannot_be_scored_are_refused() -> None:
         predict(Table(torch.tensor([[0.0, 1], [math.inf, 0], [0, 0]])), batches([0, 1, 2], targets, 2))
     with pytest.raises(VitkitError, match="one logit for each image and label"):
         predict(Table(torch.zeros(3, 3)), batches([0, 1, 2], targets, 2))
-    with pytest.raises(VitkitError, match="There is no image"):
-        predict(Table(torch.zeros(3, 2)), [])
+    refused("There is no image", predict, Table(torch.zeros(3, 2)), [])
     with pytest.raises(VitkitError, match="no readable image"):
         multi_label(predictions(np.zeros((0, 2)), np.zeros((0, 2)), bad=3), names(2))
-    with pytest.raises(VitkitError, match="3 label names"):
-        multi_label(predictions(np.zeros((2, 2)), np.zeros((2, 2))), names(3))
+    refused("3 label names", multi_label, predictions(np.zeros((2, 2)), np.zeros((2, 2))), names(3))
 
 
 def test_predictions_come_back_from_their_files(tmp_path: Path) -> None:
@@ -206,11 +205,9 @@ def test_predictions_come_back_from_their_files(tmp_path: Path) -> None:
     for damaged in (whole[:-40], whole.replace(b"\x01", b"\x02"), b"", larger):
         labels.write_bytes(damaged)
         message = "a label 257, not below 2" if damaged == larger else labels.name
-        with pytest.raises(VitkitError, match=message):
-            Predictions.load(path, several_labels=True)
+        refused(message, Predictions.load, path, several_labels=True)
     Predictions(made.logits, targets[:, :3], made.ids, made.bad).save(path)
-    with pytest.raises(VitkitError, match=r"expected logits and labels \(N, K\)"):
-        Predictions.load(path, several_labels=True)
+    refused(r"expected logits and labels \(N, K\)", Predictions.load, path, several_labels=True)
 
 
 def test_the_figure_shows_the_worst_labels_with_intervals() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.nn.utils import parametrize
 
+from tests.helpers.refusals import refused
 from tests.models.variants import VARIANTS as CHANGES
 from vitkit.errors import VitkitError
 from vitkit.kernels import block as block_kernel
@@ -223,10 +224,17 @@ def test_a_gelu_that_is_handed_in_computes_the_models_form(form: str, way: str, 
     assert len(calls) == expected
 
 
-def make_fast() -> ViT:
+WIDE = replace(SMALL, width=64)  # whose blocks the kernel computes
+
+
+def kernels() -> tuple[block_kernel.Gelu | None, fast.BlockFunction | None]:
+    return block_kernel.compiled_gelu(), block_kernel.compiled_block("float32")
+
+
+def make_fast(config: ViTConfig = WIDE) -> ViT:
     """A model that computes in all other ways at once, as far as this machine has a compiler."""
-    model = make(replace(SMALL, width=64)).float()
-    compute_as(model, ALL, block_kernel.compiled_gelu(), block_kernel.compiled_block("float32"))
+    model = make(config).float()
+    compute_as(model, ALL, *kernels())
     return model
 
 
@@ -236,7 +244,7 @@ def make_fast() -> ViT:
 def test_a_copy_computes_in_the_same_way_through_its_own_weights(copied: Callable[[ViT], ViT]) -> None:
     model = make_fast()
     expected = outputs_and_gradients(model, images(SMALL))
-    plain = make(replace(SMALL, width=64)).float()(images(SMALL))
+    plain = make(WIDE).float()(images(SMALL))
     other = copied(model)
     other.zero_grad()
     assert [type(part) for part in other.modules()] == [type(part) for part in model.modules()]
@@ -310,12 +318,6 @@ def test_blocks_are_compiled_once_for_all_and_their_copies_are_not(monkeypatch: 
 
 
 # Whatever is put into a model is computed in every way, or the way is not taken.
-
-WIDE = replace(SMALL, width=64)  # whose blocks the kernel computes
-
-
-def kernels() -> tuple[block_kernel.Gelu | None, fast.BlockFunction | None]:
-    return block_kernel.compiled_gelu(), block_kernel.compiled_block("float32")
 
 
 class LowRank(nn.Linear):
@@ -474,8 +476,7 @@ def test_a_norm_that_is_added_to_attention_is_computed_in_every_way() -> None:
 @pytest.mark.usefixtures("normed_values")
 def test_a_norm_that_attention_pooling_does_not_know_is_refused() -> None:
     model = make(replace(WIDE, pool="map"))
-    with pytest.raises(VitkitError, match="Found one with other layers, parameters or hooks"):
-        model(images(WIDE))
+    refused("Found one with other layers, parameters or hooks", model, images(WIDE))
 
 
 def test_every_field_of_a_configuration_is_known_and_tried_in_every_way() -> None:
@@ -490,8 +491,7 @@ def test_a_field_that_is_not_known_leaves_the_plain_way(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         "vitkit.models.known_parts.FIELDS", {name: None for name in FIELDS if name != "norm_after_pooling"}
     )
-    model = make(WIDE).float()
-    compute_as(model, ALL, *kernels())
+    model = make_fast()
     assert model.chosen == PLAIN
 
 
@@ -499,8 +499,7 @@ def test_a_field_that_is_not_known_leaves_the_plain_way(monkeypatch: pytest.Monk
 def test_the_rule_for_configurations_is_that_for_parts(variant: str) -> None:
     """Records and forecasts go by the configuration, the model by its parts."""
     config = replace(VARIANTS[variant], width=64)
-    model = make(config).float()
-    compute_as(model, ALL, *kernels())
+    model = make_fast(config)
     gelu, block = kernels()
     assert model.chosen == Compute(
         "float32",
@@ -513,8 +512,7 @@ def test_the_rule_for_configurations_is_that_for_parts(variant: str) -> None:
 
 
 def test_a_copy_looks_at_its_own_parts() -> None:
-    model = make(WIDE).float()
-    compute_as(model, ALL, *kernels())
+    model = make_fast()
     model(images(WIDE))
     other = copy.deepcopy(model)
     adapt(other.blocks[-1].mlp, "fc1")  # type: ignore[arg-type]

@@ -16,11 +16,13 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.helpers.refusals import refused
+from tests.models.variants import VARIANTS
 from vitkit.errors import VitkitError
 from vitkit.kernels.block import Outline, compiled_block
 from vitkit.models import fast, measure
 from vitkit.models.build import build_model
-from vitkit.models.config import EVA02_ROTARY, BackboneConfig, Compute, ResNetConfig, ViTConfig
+from vitkit.models.config import BackboneConfig, Compute, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import inference_memory, parameters, training_memory
 from vitkit.models.resnet import StdConv2d
@@ -38,20 +40,7 @@ DEEP_STEM = replace(vit_config("ViT-64x1x4/4", 10, 64), stem_channels=(32, 64, 6
 MODELS: dict[str, tuple[int, ModelConfig]] = {
     "vit": (16, VIT),
     "many classes": (16, vit_config("ViT-64x2x4/16", 5000, 64)),
-    "map": (8, replace(VIT, pool="map")),
-    "norm before the blocks": (8, replace(VIT, norm_before_blocks=True)),
-    "rotary": (8, replace(VIT, position="none", rotary=EVA02_ROTARY)),
-    "layer scale": (8, replace(VIT, layer_scale=0.1)),
-    "QK-norm": (8, replace(VIT, qk_norm=True)),
-    "RMSNorm": (8, replace(VIT, norm="rms", norm_before_blocks=True)),
     "ViT-5": (8, vit_config("ViT-5-64x5x4/8", 10, (64, 32))),
-    "SwiGLU": (8, replace(VIT, mlp="swiglu", mlp_norm=True)),
-    "biases of offsets": (8, replace(VIT, position="relative_bias")),
-    "class token and mean": (8, replace(VIT, pool="token+mean", representation_size=32)),
-    "no final norm": (8, replace(VIT, final_norm=False)),
-    "tanh layer": (8, replace(VIT, representation_size=32)),
-    "relative": (8, replace(VIT, position="relative")),
-    "every layer": (8, replace(VIT, position_at="every_layer", register_tokens=4)),
     "axial": (8, vit_config("Axial-ViT-64x5x4/8", 10, (64, 32))),
     "hybrid": (8, HYBRID),
     "convolutional stem": (8, vit_config("ViT-64x3x4/8-conv", 10, 64)),
@@ -61,10 +50,10 @@ MODELS: dict[str, tuple[int, ModelConfig]] = {
     "bit": (4, BIT),
     "bit, other padding": (4, replace(BIT, max_pool_padding="lowest")),
     "axial resnet": (4, ResNetConfig((64, 32), (1, 1), 10, mixing="axial", num_heads=4)),
+    **{name: (8, replace(VIT, **changes)) for name, changes in VARIANTS.items() if "axial" not in name},
 }
 CONFIGS = [
     *(config for _, config in MODELS.values()),
-    replace(SMALL, rotary=EVA02_ROTARY, extra_class_token=True, pool="mean"),
     replace(DEEP_STEM, stem_strides=(2, 1, 2, 1), image_size=(35, 18)),
     replace(SMALL, in_channels=1, image_mean=(0.5,), image_std=(0.5,), mlp_dim=50),
 ]
@@ -164,8 +153,7 @@ def test_against_any_configuration(config: ModelConfig) -> None:
 
 def test_a_model_larger_than_any_memory_is_refused_in_words() -> None:
     config = vit_config("ViT-1048576x1x1x1/1048576", image_size=2**20)
-    with pytest.raises(VitkitError, match="larger than any memory"):
-        measure.parameters(config)
+    refused("larger than any memory", measure.parameters, config)
 
 
 @given(st.integers(1, 40), st.sampled_from([1, 3, 7]), st.sampled_from([1, 2]), st.booleans())
@@ -233,7 +221,7 @@ def test_the_papers_models() -> None:
 
 
 # One of each family; the others are variants of these.
-QUICK = {"vit", "rotary", "axial", "hybrid", "convolutional stem", "bit", "axial resnet"}
+QUICK = {"vit", "rotary, EVA-02", "axial", "hybrid", "convolutional stem", "bit", "axial resnet"}
 each_model = pytest.mark.parametrize(
     ("batch", "config"),
     [

@@ -93,29 +93,6 @@ def test_taps_name_every_intermediate_and_weights_only_when_asked() -> None:
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 13), rtol=0, atol=1e-5)
 
 
-def test_embed_encode_and_pool_make_up_the_model() -> None:
-    model = model_with_random_head(dataclasses.replace(TINY, representation_size=7))
-    images = torch.randn(2, 3, 12, 16)
-    with torch.inference_mode():
-        features = model.features(images)
-        assert features.shape == (2, 7)
-        assert torch.equal(model.pool(model.encode(model.embed(images))), features)
-        assert torch.equal(model.head(features), model(images))
-    every_token = model_with_random_head(dataclasses.replace(TINY, pool="none"))
-    assert every_token(images).shape == (2, 12, 5)
-
-
-@pytest.mark.parametrize("tapped", [False, True], ids=["fused", "explicit"])
-@pytest.mark.parametrize("dropout", [0.5, 0.0])
-def test_dropout_acts_in_training_alone_and_on_both_paths(dropout: float, tapped: bool) -> None:
-    config = dataclasses.replace(TINY, dropout=dropout, attention_dropout=0.5)
-    model, images = model_with_random_head(config).train(), torch.randn(2, 3, 12, 16)
-    logits, other = (model(images, taps={} if tapped else None, attention_weights=tapped) for _ in range(2))
-    assert not torch.equal(logits, other)
-    model.eval()
-    assert torch.equal(model(images), model(images))
-
-
 def test_dropout_stands_where_the_paper_names_it() -> None:
     """After the positions and every dense layer but qkv: ones come out as zeros and doubles there."""
     model = model_with_random_head(dataclasses.replace(TINY, dropout=0.5)).train()
@@ -247,22 +224,6 @@ def test_an_image_keeps_a_branch_whole_or_not_at_all() -> None:
     assert dropped.mean().item() == pytest.approx(1, abs=0.04)  # five standard deviations of the mean
 
 
-def test_the_generators_seed_decides_who_skips_in_training_alone() -> None:
-    model = model_with_random_head(DEEP).train()
-    plain = model_with_random_head(dataclasses.replace(DEEP, drop_path=0.0))
-    pixels = torch.randint(0, 256, (8, 3, 12, 16), dtype=torch.uint8)
-
-    def logits(seed: int) -> torch.Tensor:
-        torch.manual_seed(seed)
-        with torch.no_grad():
-            return model(pixels)  # type: ignore[no-any-return]
-
-    assert torch.equal(logits(1), logits(1))
-    assert not torch.equal(logits(1), logits(2)) and not torch.equal(logits(1), plain(pixels))
-    model.eval()
-    assert torch.equal(logits(1), plain(pixels))
-
-
 def test_both_branches_are_dropped() -> None:
     block = model_with_random_head(dataclasses.replace(DEEP, drop_path=0.9)).blocks[-1].train()
     taps: dict[str, torch.Tensor] = {}
@@ -313,8 +274,7 @@ def test_a_name_chooses_the_channels_that_double_up_to_the_width() -> None:
     "name", ["ViT-B/14-conv", "ViT-20x2x2/4-conv", "ViT-32x2x2/1-conv", "R50+ViT-B/16-conv"]
 )
 def test_a_name_without_such_channels_is_explained(name: str) -> None:
-    with pytest.raises(VitkitError, match="stem"):
-        vit_config(name, 5, 64)
+    refused("stem", vit_config, name, 5, 64)
     with pytest.raises(VitkitError, match="stem"):
         ViT(SMALL)  # it asks for the part
 
@@ -328,32 +288,23 @@ def test_it_makes_a_patch_of_each_position_and_sees_no_pixel_beyond_them() -> No
     assert torch.equal(stem(images), patches)
 
 
-def test_it_is_convolutions_norms_and_relus_then_a_projection() -> None:
-    stem = stem_of(dataclasses.replace(SMALL, stem_channels=(8, 16, 24), image_size=(16, 16)))
-    images = torch.randn(2, 3, 16, 16)
-    x = images
-    for number, stride in enumerate((1, 2, 2)):
+@pytest.mark.parametrize(
+    ("channels", "strides", "steps"),
+    [((8, 16, 24), (), (1, 2, 2)), ((8, 16, 16, 24), (2, 1, 2, 1), (2, 1, 2, 1))],
+    ids=["strides at the end", "given strides"],
+)
+def test_it_is_convolutions_norms_and_relus_then_a_projection(
+    channels: tuple[int, ...], strides: tuple[int, ...], steps: tuple[int, ...]
+) -> None:
+    config = dataclasses.replace(SMALL, stem_channels=channels, stem_strides=strides, image_size=(16, 16))
+    stem = stem_of(config)
+    x = images = torch.randn(2, 3, 16, 16)
+    for number, stride in enumerate(steps):
         x = F.conv2d(x, stem.get_parameter(f"convolutions.{number}.weight"), stride=stride, padding=1)
         x = F.relu(F.group_norm(x, x.shape[1] // 8))
     weight, bias = (stem.get_parameter(f"projection.{part}") for part in ("weight", "bias"))
     expected = torch.einsum("bchw,dc->bhwd", x, weight[:, :, 0, 0]).reshape(2, 16, 32) + bias
     torch.testing.assert_close(stem(images), expected)
-
-
-def test_strides_stand_where_they_are_given_and_else_at_the_end() -> None:
-    deep = dataclasses.replace(SMALL, stem_channels=(8, 16, 16, 24))
-    images = torch.randn(2, 3, 16, 16)
-    spread = stem_of(dataclasses.replace(deep, stem_strides=(2, 1, 2, 1)))
-    sides = []
-    for convolution in spread.convolutions:
-        convolution.register_forward_hook(lambda _, __, map: sides.append(map.shape[2]))
-    assert spread(images).shape == (2, 16, 32)
-    assert sides == [8, 8, 4, 4]
-    last, left_out = (
-        stem_of(dataclasses.replace(deep, stem_strides=strides))(images) for strides in ((1, 1, 2, 2), ())
-    )
-    assert torch.equal(last, left_out)
-    assert not torch.allclose(spread(images), last)
 
 
 def test_an_image_does_not_depend_on_the_others_of_its_batch() -> None:

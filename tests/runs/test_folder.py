@@ -6,10 +6,8 @@ import json
 import os
 import signal
 import tempfile
-import threading
 import time
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +16,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import vitkit
 from tests.helpers.noise_samples import PREPROCESSING, Noise
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
@@ -44,7 +41,6 @@ from vitkit.runs.folder import (
     require_folder,
 )
 from vitkit.runs.trained_model import require_same_images, write_evaluation
-from vitkit.training.config import TrainingConfig
 
 RUN = Run(model="ViT-16x1x1/2")
 
@@ -178,26 +174,6 @@ def test_a_folder_that_is_taken_before_it_is_locked_is_passed_over(
         assert folder.name == "digits-ViT-16x1x1-2-2"
 
 
-def test_runs_that_begin_together_take_different_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    together, taken = threading.Barrier(4), []
-
-    def take() -> None:
-        together.wait()
-        with claimed() as folder:
-            taken.append(folder.name)
-            together.wait()
-
-    threads = [threading.Thread(target=take) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(taken) == [f"digits-ViT-16x1x1-2{end}" for end in ("", "-2", "-3", "-4")]
-
-
 def test_a_new_folder_holds_nothing_but_hidden_files(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
@@ -275,20 +251,6 @@ def test_states_of_images_that_are_none_are_refused(tmp_path: Path) -> None:
         (tmp_path / "data.json").write_text(json.dumps(record))
         with pytest.raises(VitkitError, match=r"image-files\.npy.*is missing or damaged"):
             require_same_images(tmp_path, data, "", "time", SILENT)
-
-
-def test_training_takes_a_folder_that_nobody_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("vitkit.jobs.train_run._complete", lambda *_: None)  # killed before step 1
-    run = replace(
-        vitkit.recipe("digits"), data="digits", model="ViT-16x1x1/4", training=TrainingConfig(steps=1)
-    )
-    first = Path("runs/digits-ViT-16x1x1-4")
-    with lock_folder(first):
-        with pytest.raises(VitkitError, match="Another process is at work"):
-            vitkit.train(run, first)
-        assert vitkit.train(run) == Path(f"{first}-2")
-    assert vitkit.train(run) == Path(f"{first}-2"), "where it has begun, though another folder is free now"
 
 
 def test_a_path_is_one_kind_of_thing(tmp_path: Path) -> None:

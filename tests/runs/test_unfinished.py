@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import vitkit
-from tests.helpers.command_runs import command, finish, results
+from tests.helpers.command_runs import command
 from tests.helpers.photos import noise_images
 from tests.jobs.hearing import Hearing
 from tests.training.small_run import contents
@@ -115,24 +115,6 @@ def test_a_run_without_a_checkpoint_is_refused_in_words(stopped: Path, tmp_path:
     for use in (vitkit.load_model, vitkit.evaluate, vitkit.Predictor, vitkit.write_report):
         with pytest.raises(VitkitError, match="has no checkpoint yet"):
             use(folder)
-
-
-@pytest.mark.slow  # a checkpoint that is removed meanwhile is tested above
-def test_a_run_that_goes_on_is_not_disturbed(tmp_path: Path) -> None:
-    """A real process trains and removes old checkpoints while this one reads as fast as it can."""
-    finish(tmp_path / "alone", *OPTIONS)
-    out, read = tmp_path / "read", set()
-    process = subprocess.Popen(command(out, *OPTIONS), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None:
-        if not list(out.glob("checkpoints/step-*/COMMIT")) or kind_of(out).kind != "unfinished run":
-            time.sleep(0.02)
-            continue
-        model = unfinished.load_any(out).model
-        read.add(str(model.card.origin["weights"]))  # type: ignore[attr-defined]
-    assert process.returncode == 0
-    assert len(read) > 1
-    assert results(out) == results(tmp_path / "alone")
-    assert not vitkit.evaluate(out, listener=Hearing()).rejects
 
 
 # What of a trained model's images another command may use
