@@ -231,23 +231,14 @@ def test_a_new_head_is_linear() -> None:
     assert BIT.with_new_head(3) == replace(BIT, num_classes=3)
 
 
-@pytest.mark.parametrize(
-    ("small", "large"),
-    [
-        (VIT, (24, 20)),
-        (replace(VIT, position="learned_2d", position_at="every_layer"), (12, 16)),
-        (replace(VIT, position="relative"), (16, 20)),
-        (replace(VIT, position="sincos_2d", pool="mean"), (16, 20)),
-        (AXIAL, (65, 40)),
-    ],
-)
-def test_positions_alone_are_fitted_to_another_size(small: ModelConfig, large: tuple[int, int]) -> None:
-    model, larger = build_model(small), build_model(replace(small, image_size=large))
+def test_positions_alone_are_fitted_to_another_size() -> None:
+    """Of an axial ResNet; those of ViTs are among the variants."""
+    model, larger = build_model(AXIAL), build_model(replace(AXIAL, image_size=(65, 40)))
     tensors = dict(model.named_parameters())
-    fitted = larger.fit_positions(tensors, small.position_extent[1], "original")
+    fitted = larger.fit_positions(tensors, AXIAL.position_extent[1], "original")
     changed = {key for key, value in larger.named_parameters() if value.shape != tensors[key].shape}
     assert changed <= fitted.keys()
-    assert all(key.startswith("positions.") or "relative" in key for key in fitted)
+    assert fitted and all("relative" in key for key in fitted)
     larger.load_state_dict({**tensors, **fitted}, strict=True)
 
 

@@ -182,8 +182,7 @@ def test_a_prediction_is_compared(way: Compute, monkeypatch: pytest.MonkeyPatch)
         )
     else:
         normalise(monkeypatch)
-    with pytest.raises(VitkitError, match=r"differs by .* Compute in the plain way: with exact"):
-        require_same_features(model)
+    refused(r"differs by .* Compute in the plain way: with exact", require_same_features, model)
 
 
 def test_the_comparison_of_loaded_weights_is_remembered(
@@ -213,11 +212,9 @@ def test_the_comparison_of_loaded_weights_is_remembered(
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "other"))
     normalise(monkeypatch)
     for _ in range(2):
-        with pytest.raises(VitkitError, match="gives another result than the plain way"):
-            predict()
+        refused("gives another result than the plain way", predict)
     for phase in ("prediction", "evaluation"):
-        with pytest.raises(VitkitError, match="gives another result than the plain way"):
-            prepare(make(PLAIN), "auto", False, phase)
+        refused("gives another result than the plain way", prepare, make(PLAIN), "auto", False, phase)
         assert prepare(make(PLAIN), "auto", True, phase) == "float32"  # exact
 
 
@@ -258,8 +255,7 @@ def test_a_run_is_refused_before_its_first_step_and_not_changed_by_the_compariso
         assert (compared / name).read_bytes() == (other / name).read_bytes()
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "other-cache"))
     normalise(monkeypatch)
-    with pytest.raises(VitkitError, match="begin the run with exact"):
-        short_run(tmp_path / "run")
+    refused("begin the run with exact", short_run, tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
     assert short_run(tmp_path / "exact", exact=True) == tmp_path / "exact"
 

@@ -17,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.helpers.noise_samples import PREPROCESSING, Noise
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
@@ -104,12 +105,10 @@ def test_a_folder_that_was_moved_is_not_the_one_that_is_locked(tmp_path: Path) -
     with lock_folder(run):
         folders.require_locked(run)
         run.rename(tmp_path / "moved")
-        with pytest.raises(VitkitError, match="was moved, renamed or removed"):
-            folders.require_locked(run)
+        refused("was moved, renamed or removed", folders.require_locked, run)
         run.mkdir()
         (run / ".lock").touch()  # of another run, which began there
-        with pytest.raises(VitkitError, match="was moved, renamed or removed"):
-            folders.require_locked(run)
+        refused("was moved, renamed or removed", folders.require_locked, run)
         folders.require_locked(tmp_path / "moved")
 
 
@@ -125,11 +124,11 @@ def test_a_lock_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def claimed(*begun: str, ending: str = "") -> AbstractContextManager[Path]:
+def claimed(*begun: str, ending: str = "", given: Path | None = None) -> AbstractContextManager[Path]:
     """Claim a folder below `runs/` for the run, of which those named hold it already."""
 
     owner = Owner("run", "config.json", lambda folder: [] if folder.name in begun else ["another's"])
-    return claim(owner, None, lambda: numbered_folders("digits", RUN.model, ending))
+    return claim(owner, given, lambda: numbered_folders("digits", RUN.model, ending))
 
 
 def fill(*names: str) -> None:
@@ -144,6 +143,8 @@ def test_a_run_takes_the_folder_that_holds_it(tmp_path: Path, monkeypatch: pytes
     first, second, third, fourth = (f"digits-ViT-16x1x1-2{end}" for end in ("", "-2", "-3", "-4"))
     with claimed() as folder:
         assert folder == Path("runs") / first
+        with pytest.raises(VitkitError, match="Another process is at work"), claimed(first, given=folder):
+            pass
     fill(second, third)  # the first is empty: its run was refused, say
     with claimed(second, third) as folder:
         assert folder.name == second
@@ -192,16 +193,14 @@ def test_a_folder_with_links_out_is_not_written_to_and_no_evaluation_is_lost(tmp
         (given / name).symlink_to(mine)
         with pytest.raises(VitkitError, match=f"{name} is a link that leads out"), lock_folder(given):
             pass
-        with pytest.raises(VitkitError, match=f"{name} is a link that leads out"):
-            write_evaluation(given, "test", None, None)  # type: ignore[arg-type]
+        refused(f"{name} is a link that leads out", write_evaluation, given, "test", None, None)
         (given / name).unlink()
     (given / "config.json").write_text('{"run": {}}')
     for name in ("model.safetensors", "model.json"):
         (given / name).touch()
     for name in ("inspect", "evaluation", "fewshot"):
         (given / name).symlink_to(mine)
-    with pytest.raises(VitkitError, match="inspect is a link that leads out"):
-        inspect(given)
+    refused("inspect is a link that leads out", inspect, given)
     heard = Hearing()
     evaluation: Any = SimpleNamespace(split="test", result=None, predictions=None, model=kind_of(given))
     evaluation.trained_on = evaluation.as_saved = True
@@ -375,11 +374,9 @@ def test_a_file_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_place_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(VitkitError, match="No folder can be made at /dev/null/x"):
-        make_folder(Path("/dev/null/x"))
+    refused("No folder can be made at /dev/null/x", make_folder, Path("/dev/null/x"))
     monkeypatch.setattr(os, "access", lambda place, mode: False)  # as of a user who may not
-    with pytest.raises(VitkitError, match=r"This user may not write to .*, and so not to"):
-        require_folder(tmp_path / "a" / "b")
+    refused(r"This user may not write to .*, and so not to", require_folder, tmp_path / "a" / "b")
     with pytest.raises(VitkitError, match="This user may not write to"), beside(tmp_path / "out"):
         pass
 

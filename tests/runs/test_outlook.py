@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import vitkit
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
 from vitkit.data.config import Loading, Preprocessing, Splits
@@ -28,7 +29,6 @@ from vitkit.runs.config import Run, StartConfig, model_config_of
 from vitkit.runs.folder import kind_of
 from vitkit.runs.plan import (
     Plan,
-    Row,
     bytes_per_weight,
     choose_length,
     choose_sharding,
@@ -51,15 +51,11 @@ def digits() -> ImageData:
     return replace(data, splits={name: keep_in_memory(s, 2**30) for name, s in data.splits.items()})
 
 
-def screen(run: Run, data: ImageData) -> list[Row]:
+def shown(run: Run, data: ImageData) -> dict[str, list[str]]:
     model = build_model(run.architecture.build_config(run.model, 10, run.preprocessing))
     cpu = torch.device("cpu")
     plan = Plan(run, data, record=None, config=model.config, device=cpu, device_name="cpu")
-    return first_screen(plan, model, Path("runs/mine"))
-
-
-def shown(run: Run, data: ImageData) -> dict[str, list[str]]:
-    return dict(screen(run, data) + reading_rows(run, data))
+    return dict(first_screen(plan, model, Path("runs/mine")) + reading_rows(run, data))
 
 
 def test_a_run_that_is_shorter_than_the_time_between_checkpoints(digits: ImageData) -> None:
@@ -286,8 +282,7 @@ def test_what_takes_too_long_or_does_not_fit_into_memory_is_refused_before_it_is
         training.train_run(SMALL, tmp_path / "run")
     monkeypatch.setattr(plan, "available_memory", lambda: 1000)
     monkeypatch.setattr(plan, "measure_pace", lambda *_: pytest.fail("the model was built"))
-    with pytest.raises(VitkitError, match="does not fit into memory"):
-        training.train_run(SMALL, tmp_path / "run")
+    refused("does not fit into memory", training.train_run, SMALL, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
