@@ -127,6 +127,10 @@ def test_ways_that_know_a_part_are_said(
     compute_as(model, way, torch.nn.functional.gelu, lambda *_: None)
     assert (model.chosen.attention, model.chosen.pixels) == ("explicit", "folded")
     assert (model.chosen.last_block, model.chosen.gelu, model.chosen.block) == (last_block, gelu, block)
+    calls = list[int]()
+    compute_as(model, Compute(block="compiled"), None, lambda x, *_: calls.append(len(x)))
+    model.eval()(images(SMALL))
+    assert len(calls) == (model.config.depth if block == "compiled" else 0)  # as often as it has blocks
 
 
 def test_the_last_block_computes_the_class_token_alone(monkeypatch: pytest.MonkeyPatch) -> None:

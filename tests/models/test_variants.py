@@ -175,6 +175,14 @@ def test_shared_positions_are_the_same_at_every_layer() -> None:
     assert torch.equal(logits(apart), logits(shared))
 
 
+def test_pooling_reads_patches_alone() -> None:
+    encoded = torch.randn(2, 2 + 12, 24, generator=torch.Generator().manual_seed(2))
+    encoded[:, :2] = 100.0  # registers
+    patches = encoded[:, 2:]
+    for pool, expected in (("mean", patches.mean(1)), ("max", patches.max(1).values)):
+        assert torch.equal(variant(pool=pool, register_tokens=2).pool(encoded), expected)
+
+
 def mae_positions(grid: tuple[int, int], width: int) -> np.ndarray:
     """Compute `get_2d_sincos_pos_embed` of MAE (`util/pos_embed.py`), written from its description: numpy's
     meshgrid of (columns, rows) makes the column the first half, though that code calls it h."""
