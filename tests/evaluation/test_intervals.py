@@ -30,6 +30,7 @@ def test_the_test_rejects_what_the_interval_leaves_out(case: tuple[int, int], ch
     low, high = binomial_interval(right, count)
     p = binomial_test(right, count, chance)
     assert 0 <= p <= 1
+    assert low <= right / count <= high and binomial_interval(0, 0) == (0.0, 1.0)
     if min(abs(chance - low), abs(chance - high)) > 1e-9:  # rounding decides at the very ends
         assert (p < 0.05) == (not low <= chance <= high)
 
@@ -51,14 +52,6 @@ def test_the_verdict_on_guessing_never_contradicts_the_interval(classes: list[tu
     assert (said.verdict == "worse than guessing") == (high < said.accuracy)
 
 
-def test_always_answering_the_most_frequent_class_is_guessing() -> None:
-    assert guessing([50, 30, 20], [50, 0, 0]).verdict == "not distinguishable from guessing"
-    assert guessing([50, 30, 20], [50, 30, 20]).verdict == "better than guessing"
-    assert guessing([50, 30, 20], [0, 0, 20]).verdict == "worse than guessing"
-
-    # Wilson's interval would have called 7.5 % of those for 20 images of 20 classes better.
-
-
 def test_small_sets_of_two_classes_are_told_what_their_interval_says() -> None:
     better, no = "better than guessing", "not distinguishable from guessing"
     for counts, hits, verdict, name, share, p in (
@@ -69,20 +62,6 @@ def test_small_sets_of_two_classes_are_told_what_their_interval_says() -> None:
         assert guessing(counts, hits).sentence() == (
             f"{verdict}: always answering '{name}' is right on {share} (exact binomial test, p = {p})"
         )
-
-
-@pytest.mark.parametrize("count", [20, 100, 1000])
-@pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
-def test_the_interval_of_calibration_holds_the_truth(count: int, level: float) -> None:
-    """Of 1,000 samples of a model that is as sure as it should be, 95 % must hold 0; drawn with this seed,
-    93 % allow for the draws and for few images."""
-    rng = np.random.default_rng(1)
-    held = 0
-    for _ in range(1000):
-        confidence = np.clip(rng.normal(level, 0.1, count), 0.34, 1)
-        low, high = overconfidence(confidence, rng.random(count) < confidence).interval
-        held += low <= 0 <= high
-    assert held >= 930
 
 
 def test_a_model_that_is_too_sure_is_found_out() -> None:

@@ -8,7 +8,7 @@ from benchmarks.power_law import SHAPES, Curve, draw_constant, draw_valley, simu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitkit.errors import VitkitError
+from tests.helpers.refusals import refused
 from vitkit.evaluation.statistics import EXPONENTS, Point, fit_power_law
 
 ENDS = ("straight", "floor", "law")
@@ -121,13 +121,6 @@ def test_without_noise_an_extrapolation_reaches_from_no_gain_to_a_straight_line(
     assert said.high >= b
 
 
-def test_the_law_says_too_much_ten_times_beyond() -> None:
-    """The reason for which nothing is said there: where an error is linear in log x, or stops at a floor, the
-    law's interval holds what comes out in fewer than half of the studies."""
-    for name in ("linear in log x", "law with a floor of 6 %"):
-        assert simulate(1.0, 6, 3, curves=40, draw_curve=SHAPES[name], images=1000).held_ten < 0.6
-
-
 def test_the_last_points_alone_say_whether_the_error_still_falls() -> None:
     assert fit_power_law(points([0.5, 0.4, 0.31, 0.26, 0.2, 0.17])).falls_at_last
     assert not fit_power_law(points([0.7, 0.5, 0.35, 0.3, 0.301, 0.299])).falls_at_last
@@ -166,15 +159,5 @@ def test_a_loss_has_no_upper_end_and_no_stated_noise() -> None:
 
 
 def test_too_few_points_are_refused() -> None:
-    with pytest.raises(VitkitError, match="5 places or more, found 4"):
-        fit_power_law(points([0.5, 0.4, 0.3, 0.2, 0.15, 0.1])[:4])
-    with pytest.raises(VitkitError, match="finite errors at places above 0"):
-        fit_power_law(points([0.5, 0.4, math.nan, 0.2, 0.15, 0.1]))
-
-
-@pytest.mark.slow  # the test above guards the same with fewer laws
-def test_the_coverage_is_that_of_the_table() -> None:
-    for noise in (0.65, 1.0, 1.5, 2.0):
-        row = simulate(noise, 5)
-        assert row.held_out >= 0.90
-        assert row.held >= 0.92
+    refused("5 places or more, found 4", fit_power_law, points([0.5, 0.4, 0.3, 0.2, 0.15, 0.1])[:4])
+    refused("finite errors at places above 0", fit_power_law, points([0.5, 0.4, math.nan, 0.2, 0.15, 0.1]))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tests.evaluation.answers import Table, batches, names
 from tests.evaluation.reference import require_alike
 from tests.faults.mutate import mutant
+from tests.helpers.refusals import refused
 from vitkit.errors import VitkitError
 from vitkit.evaluation import predictions, run_model
 from vitkit.evaluation.classify import classification
@@ -104,8 +105,7 @@ def test_a_full_disk_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tempfile.SpooledTemporaryFile", lambda **options: Full())
-    with pytest.raises(VitkitError, match=r"No space left on device.*28 bytes for each image.*TMPDIR"):
-        predict_table(4, False)
+    refused(r"No space left on device.*28 bytes for each image.*TMPDIR", predict_table, 4, False)
 
 
 ARRAYS = ("logits", "labels", "ids", "bad")
@@ -173,8 +173,7 @@ def test_files_that_cannot_be_predictions(tmp_path: Path, name: str) -> None:
     ):
         path.unlink(missing_ok=True)
         make()
-        with pytest.raises(VitkitError, match=reason):
-            Predictions.load(tmp_path / "test.json")
+        refused(reason, Predictions.load, tmp_path / "test.json")
 
 
 @pytest.mark.parametrize(
@@ -187,8 +186,7 @@ def test_an_array_that_claims_more_than_its_file_holds(
     header, path = io.BytesIO(), written(tmp_path, arrays())
     npy.write_array_header_1_0(header, {"descr": kind, "fortran_order": False, "shape": shape})
     path.with_suffix(f".{name}.npy").write_bytes(header.getvalue() + bytes(24))
-    with pytest.raises(VitkitError, match=r"greater than file ?size"):
-        Predictions.load(path)
+    refused(r"greater than file ?size", Predictions.load, path)
 
 
 @pytest.mark.usefixtures("_on_disk")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from sklearn.covariance import ledoit_wolf
 
-from vitkit.errors import VitkitError
+from tests.helpers.refusals import refused
 from vitkit.evaluation.refusal import (
     TIE,
     RefusalRecord,
@@ -48,11 +48,9 @@ def test_a_share_that_so_few_images_cannot_keep_is_refused() -> None:
     assert choose_share(few, None) == 1 / 21
     assert choose_share(few, 0) == 0
     assert choose_share(few, 0.1) == 0.1
-    with pytest.raises(VitkitError, match=r"With 20 held-out images .* 0.048, found 0.02:"):
-        choose_share(few, 0.02)
+    refused(r"With 20 held-out images .* 0.048, found 0.02:", choose_share, few, 0.02)
     for share in (-0.1, 1.0, math.nan):
-        with pytest.raises(VitkitError, match="from 0 to below 1"):
-            choose_share(enough, share)
+        refused("from 0 to below 1", choose_share, enough, share)
 
 
 def test_the_smallest_share_that_is_shown_can_be_given() -> None:
@@ -65,8 +63,7 @@ def test_the_smallest_share_that_is_shown_can_be_given() -> None:
 
 @pytest.mark.parametrize("scores", [(), (2.0, 1.0), (math.nan,), (1.0, math.inf)])
 def test_scores_of_a_record_are_finite_and_ascend(scores: tuple[float, ...]) -> None:
-    with pytest.raises(VitkitError, match="ascending"):
-        Refusal("test", scores)
+    refused("ascending", Refusal, "test", scores)
 
 
 @pytest.mark.parametrize(("images", "width"), [(200, 12), (12, 30), (2, 3)])

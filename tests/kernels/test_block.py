@@ -12,15 +12,12 @@ from torch import Tensor
 from vitkit.kernels import block as kernel
 from vitkit.kernels.block import compiled_block
 from vitkit.kernels.compile import cached_beside
-from vitkit.models.build import build_model
 from vitkit.models.config import (
     DINOV3_ROTARY,
     EVA02_ROTARY,
-    Compute,
     Gelu,
     Precision,
     RotaryConfig,
-    ViTConfig,
 )
 from vitkit.models.fast import (
     HEAD_MULTIPLE,
@@ -28,7 +25,6 @@ from vitkit.models.fast import (
     CompiledBlock,
     ExplicitAttention,
     block_weights,
-    compute_as,
 )
 from vitkit.models.image_model import autocast
 from vitkit.models.known_parts import Watch
@@ -238,22 +234,6 @@ def test_which_library_multiplies_is_timed_once_and_the_first_answer_stays(
     for text in ("onednn", "pytorch"):
         answer.write_text(text)
         assert faster() == (text == "onednn")
-
-
-def test_a_model_hands_the_kernel_to_its_blocks() -> None:
-    config = ViTConfig((12, 20), (4, 4), width=32, depth=2, num_heads=2, mlp_dim=48, num_classes=5)
-    model = build_model(config)
-    calls: list[int] = []
-
-    def function(x: Tensor, *_: object) -> None:
-        calls.append(len(x))
-
-    images = torch.randn(2, 3, 12, 20)
-    before = model(images)
-    for chosen, expected in ((Compute(block="compiled"), 2), (Compute(), 0)):
-        compute_as(model, chosen, None, function)
-        calls.clear()
-        assert torch.equal(model(images), before) and len(calls) == expected
 
 
 @pytest.mark.parametrize(

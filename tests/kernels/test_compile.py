@@ -307,18 +307,3 @@ def test_a_library_that_gives_other_values_is_never_used(source: Source) -> None
         assert loaded.reason.startswith("it computes other values than the answer")
         assert load(wrong, compile_it=False).library is None
     assert len(compared) == 1 and not cached_files(source)
-
-
-def test_a_library_is_compiled_once_and_compared_once_for_each_version_of_the_original(
-    source: Source, compiler: Compiler
-) -> None:
-    compiler.does('exec cc "$@"')
-    compared: list[int] = []
-
-    def agrees(library: ctypes.CDLL) -> bool:
-        compared.append(library.answer())
-        return True
-
-    for original in ("version 1", "version 1", "version 2", "version 1"):
-        assert answer(replace(source, original=original, agrees=agrees)) == 42
-    assert compared == [42, 42] and compiler.calls == 2

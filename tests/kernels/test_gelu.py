@@ -66,16 +66,6 @@ def test_every_form_is_within_the_rounding_of_its_type(form: str) -> None:
             assert ((value.double() - reference).abs() <= unit * reference.abs() + least).all()
 
 
-def test_all_numbers_of_bfloat16_are_within_its_rounding(gelu: Gelu) -> None:
-    """Of the exact values, computed in float64: half a unit in the last place, and a little for float32."""
-    x = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16)
-    x = x[x.isfinite() & (x.abs() < 1e4)]
-    grad = torch.ones_like(x)
-    exact = values_and_gradients(plain, x.double(), grad.double())
-    for own, reference in zip(values_and_gradients(gelu, x, grad), exact, strict=True):
-        assert ((own.double() - reference).abs() <= 2**-8 * 1.01 * reference.abs() + 1e-6).all()
-
-
 def test_float32_is_as_near_to_the_exact_values_as_pytorch_s(gelu: Gelu) -> None:
     x = torch.linspace(-12, 12, 100_003)
     grad = torch.linspace(1, 2, 100_003)
@@ -198,7 +188,4 @@ def test_a_kernel_that_computes_something_else_is_not_used(
     path.write_text(text.replace(function, "1.1f * " + function))
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
     monkeypatch.setattr(kernel, "GELU", replace(kernel.GELU, path=path))
-    assert kernel.compiled_gelu.__wrapped__() is None
-    monkeypatch.undo()
-    monkeypatch.setenv("CC", "no-such-compiler")  # and without a compiler there is none
     assert kernel.compiled_gelu.__wrapped__() is None

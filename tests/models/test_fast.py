@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.nn.utils import parametrize
 
+from tests.helpers.refusals import refused
+from tests.models.variants import VARIANTS as CHANGES
 from vitkit.errors import VitkitError
 from vitkit.kernels import block as block_kernel
 from vitkit.models import fast
 from vitkit.models.build import build_model
-from vitkit.models.config import DINOV3_ROTARY, PLAIN, VIT5_ROTARY, BackboneConfig, Compute, ViTConfig
-from vitkit.models.fast import block_can_be_compiled, compute_as
+from vitkit.models.config import DINOV3_ROTARY, PLAIN, BackboneConfig, Compute, ViTConfig
+from vitkit.models.fast import compute_as
 from vitkit.models.image_model import autocast
 from vitkit.models.known_parts import FIELDS
 from vitkit.models.parts import MLP, Attention, Block
@@ -27,33 +29,10 @@ from vitkit.models.vit import ViT
 from vitkit.models.zoo import VIT5
 
 SMALL = ViTConfig((12, 20), (4, 4), width=32, depth=2, num_heads=4, mlp_dim=48, num_classes=5)
-VARIANTS = {
+VARIANTS = {name: replace(SMALL, **changes) for name, changes in CHANGES.items()} | {
     "the original": SMALL,
-    "registers": replace(SMALL, register_tokens=3),
-    "pre-norm and layer scale": replace(SMALL, norm_before_blocks=True, layer_scale=0.3),
-    "norm after pooling": replace(SMALL, norm_after_pooling=True),
-    "positions at every layer": replace(SMALL, position_at="every_layer"),
-    "representation": replace(SMALL, representation_size=7),
-    "RMSNorm": replace(SMALL, norm="rms"),
-    "QK-norm": replace(SMALL, qk_norm=True),
-    "no biases of queries, keys and values": replace(SMALL, qkv_bias=False),
-    "ViT-5": replace(SMALL, **VIT5),
-    "SwiGLU": replace(SMALL, mlp="swiglu"),
-    "SwiGLU with a norm": replace(SMALL, mlp="swiglu", mlp_norm=True, norm="rms"),
-    "biases of offsets": replace(SMALL, position="relative_bias"),
-    "class token and mean": replace(SMALL, pool="token+mean"),
-    "no final norm": replace(SMALL, final_norm=False),
     "one block": replace(SMALL, depth=1),
-    "relative positions": replace(SMALL, position="relative"),
-    "rotary positions": replace(SMALL, rotary=DINOV3_ROTARY),
-    "rotary positions of registers": replace(SMALL, rotary=VIT5_ROTARY, register_tokens=4),
-    "mean": replace(SMALL, pool="mean"),
-    "mean beside a class token": replace(SMALL, pool="mean", extra_class_token=True),
-    "max": replace(SMALL, pool="max"),
-    "map": replace(SMALL, pool="map"),
-    "map of other heads": replace(SMALL, pool="map", pool_heads=2),
     "no pooling": replace(SMALL, pool="none"),
-    "axial": replace(SMALL, pool="mean", attention="axial"),
     "convolutional stem": replace(SMALL, patch_size=(4, 4), stem_channels=(8, 16), stem_strides=(2, 2)),
     "other sizes": replace(
         SMALL,
@@ -67,9 +46,6 @@ VARIANTS = {
         image_mean=(0.4,),
         image_std=(0.3,),
     ),
-    "other numbers": replace(SMALL, gelu="erf", norm_eps=0.1),
-    "quick GELU": replace(SMALL, gelu="quick"),
-    "a class token without a position": replace(SMALL, class_token_position=False),
     "dropped in training alone": replace(SMALL, dropout=0.1, attention_dropout=0.1, drop_path=0.1),
     "hybrid": replace(SMALL, image_size=(32, 48), patch_size=(1, 1), backbone=BackboneConfig((1, 1))),
 }
@@ -127,6 +103,12 @@ def test_every_way_gives_the_same_logits_and_gradients(variant: str, way: str) -
         ({"qkv_bias": False}, "every_token", "compiled", "modules"),
         (VIT5, "every_token", "compiled", "modules"),
         ({"mlp": "swiglu"}, "class_token", "pytorch", "modules"),
+        ({"mlp": "swiglu", "mlp_norm": True}, "class_token", "pytorch", "modules"),
+        ({"position": "relative"}, "every_token", "compiled", "modules"),
+        ({"position": "relative_bias"}, "every_token", "compiled", "modules"),
+        ({"pool": "mean", "attention": "axial"}, "every_token", "compiled", "modules"),
+        ({"pool": "mean", "register_tokens": 3}, "every_token", "compiled", "compiled"),
+        ({"num_heads": 8}, "class_token", "compiled", "modules"),
         ({"pool": "token+mean"}, "every_token", "compiled", "compiled"),
         ({"final_norm": False}, "every_token", "compiled", "compiled"),
         (
@@ -145,6 +127,10 @@ def test_ways_that_know_a_part_are_said(
     compute_as(model, way, torch.nn.functional.gelu, lambda *_: None)
     assert (model.chosen.attention, model.chosen.pixels) == ("explicit", "folded")
     assert (model.chosen.last_block, model.chosen.gelu, model.chosen.block) == (last_block, gelu, block)
+    calls = list[int]()
+    compute_as(model, Compute(block="compiled"), None, lambda x, *_: calls.append(len(x)))
+    model.eval()(images(SMALL))
+    assert len(calls) == (model.config.depth if block == "compiled" else 0)  # as often as it has blocks
 
 
 def test_the_last_block_computes_the_class_token_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,26 +209,6 @@ def test_folded_pixels_of_another_size_are_refused_as_others() -> None:
         make(SMALL, Compute(pixels="folded"))(torch.zeros(20, 3, 8, 8, dtype=torch.uint8))
 
 
-def test_blocks_are_compiled_where_the_kernel_can() -> None:
-    changes: list[tuple[dict[str, Any], bool]] = [
-        ({}, True),
-        ({"pool": "mean", "register_tokens": 3}, True),
-        ({"layer_scale": 0.1}, True),
-        ({"gelu": "erf"}, True),
-        ({"position": "relative"}, False),
-        ({"position": "relative_bias"}, False),
-        ({"mlp": "swiglu"}, False),
-        ({"mlp": "swiglu", "mlp_norm": True}, False),
-        ({"pool": "token+mean", "final_norm": True}, True),
-        ({"rotary": DINOV3_ROTARY}, True),
-        ({"qk_norm": True}, False),
-        ({"pool": "mean", "attention": "axial"}, False),
-        ({"num_heads": 8}, False),
-    ]
-    for change, expected in changes:
-        assert block_can_be_compiled(replace(SMALL, width=64, **change)) == expected, change
-
-
 @pytest.mark.parametrize(
     ("form", "way", "expected"), [("tanh", "compiled", 2), ("tanh", "pytorch", 0), ("erf", "compiled", 2)]
 )
@@ -262,10 +228,17 @@ def test_a_gelu_that_is_handed_in_computes_the_models_form(form: str, way: str, 
     assert len(calls) == expected
 
 
-def make_fast() -> ViT:
+WIDE = replace(SMALL, width=64)  # whose blocks the kernel computes
+
+
+def kernels() -> tuple[block_kernel.Gelu | None, fast.BlockFunction | None]:
+    return block_kernel.compiled_gelu(), block_kernel.compiled_block("float32")
+
+
+def make_fast(config: ViTConfig = WIDE) -> ViT:
     """A model that computes in all other ways at once, as far as this machine has a compiler."""
-    model = make(replace(SMALL, width=64)).float()
-    compute_as(model, ALL, block_kernel.compiled_gelu(), block_kernel.compiled_block("float32"))
+    model = make(config).float()
+    compute_as(model, ALL, *kernels())
     return model
 
 
@@ -275,7 +248,7 @@ def make_fast() -> ViT:
 def test_a_copy_computes_in_the_same_way_through_its_own_weights(copied: Callable[[ViT], ViT]) -> None:
     model = make_fast()
     expected = outputs_and_gradients(model, images(SMALL))
-    plain = make(replace(SMALL, width=64)).float()(images(SMALL))
+    plain = make(WIDE).float()(images(SMALL))
     other = copied(model)
     other.zero_grad()
     assert [type(part) for part in other.modules()] == [type(part) for part in model.modules()]
@@ -349,12 +322,6 @@ def test_blocks_are_compiled_once_for_all_and_their_copies_are_not(monkeypatch: 
 
 
 # Whatever is put into a model is computed in every way, or the way is not taken.
-
-WIDE = replace(SMALL, width=64)  # whose blocks the kernel computes
-
-
-def kernels() -> tuple[block_kernel.Gelu | None, fast.BlockFunction | None]:
-    return block_kernel.compiled_gelu(), block_kernel.compiled_block("float32")
 
 
 class LowRank(nn.Linear):
@@ -513,8 +480,7 @@ def test_a_norm_that_is_added_to_attention_is_computed_in_every_way() -> None:
 @pytest.mark.usefixtures("normed_values")
 def test_a_norm_that_attention_pooling_does_not_know_is_refused() -> None:
     model = make(replace(WIDE, pool="map"))
-    with pytest.raises(VitkitError, match="Found one with other layers, parameters or hooks"):
-        model(images(WIDE))
+    refused("Found one with other layers, parameters or hooks", model, images(WIDE))
 
 
 def test_every_field_of_a_configuration_is_known_and_tried_in_every_way() -> None:
@@ -529,8 +495,7 @@ def test_a_field_that_is_not_known_leaves_the_plain_way(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         "vitkit.models.known_parts.FIELDS", {name: None for name in FIELDS if name != "norm_after_pooling"}
     )
-    model = make(WIDE).float()
-    compute_as(model, ALL, *kernels())
+    model = make_fast()
     assert model.chosen == PLAIN
 
 
@@ -538,8 +503,7 @@ def test_a_field_that_is_not_known_leaves_the_plain_way(monkeypatch: pytest.Monk
 def test_the_rule_for_configurations_is_that_for_parts(variant: str) -> None:
     """Records and forecasts go by the configuration, the model by its parts."""
     config = replace(VARIANTS[variant], width=64)
-    model = make(config).float()
-    compute_as(model, ALL, *kernels())
+    model = make_fast(config)
     gelu, block = kernels()
     assert model.chosen == Compute(
         "float32",
@@ -552,8 +516,7 @@ def test_the_rule_for_configurations_is_that_for_parts(variant: str) -> None:
 
 
 def test_a_copy_looks_at_its_own_parts() -> None:
-    model = make(WIDE).float()
-    compute_as(model, ALL, *kernels())
+    model = make_fast()
     model(images(WIDE))
     other = copy.deepcopy(model)
     adapt(other.blocks[-1].mlp, "fc1")  # type: ignore[arg-type]

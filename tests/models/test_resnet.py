@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.fixture_files import load_fixture, write_npz
+from tests.helpers.refusals import refused
 from vitkit import load_model
-from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config import BackboneConfig, ResNetConfig
 from vitkit.models.resnet import PostActivationUnit, ResNet, ResNetStem, StdConv2d
@@ -118,25 +118,6 @@ def test_same_padding_puts_the_odd_pixel_last(kernel: int, stride: int, size: tu
 # Sizes --------------------------------------------------------------------------------------------
 
 
-def test_without_classes_a_resnet_has_no_head() -> None:
-    model = ResNet(dataclasses.replace(TINY, num_classes=0)).eval()
-    images = torch.randn(2, 3, *TINY.image_size)
-    with torch.inference_mode():
-        assert model(images).shape == (2, model.config.width)
-        assert torch.equal(model(images), model.features(images))
-
-
-@pytest.mark.parametrize("size", [(33, 47), (64, 31), (1, 1), (20, 100)])
-@pytest.mark.parametrize("layers", [(), (1,), (1, 1, 1)])
-def test_the_feature_map_is_as_large_as_announced(layers: tuple[int, ...], size: tuple[int, int]) -> None:
-    backbone = BackboneConfig(layers, width_factor=1)
-    with torch.device("meta"):
-        stem = ResNetStem(backbone, (1, 1), 8)
-    rows, columns = backbone.feature_map(size)
-    assert stem(torch.empty(2, 3, *size, device="meta")).shape == (2, rows * columns, 8)
-    assert stem.projection.in_channels == backbone.out_channels
-
-
 def test_tokens_are_in_raster_order_and_surplus_is_cropped() -> None:
     """Right and bottom of the feature map, beyond the last whole patch, reach no token."""
     backbone = BackboneConfig((), width_factor=0.5)
@@ -156,17 +137,6 @@ def test_tokens_are_in_raster_order_and_surplus_is_cropped() -> None:
         tokens = patches(images)
     assert tokens.shape == (2, 3, 6)
     torch.testing.assert_close(tokens.reshape(2, 3, 1, 6), grid[:, 1:6:2, 2:3], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [(37, 50), (33, 64), (7, 9)])
-def test_bit_takes_odd_image_sizes_and_bytes(size: tuple[int, int]) -> None:
-    model = ResNet(dataclasses.replace(TINY, image_size=size)).eval()
-    draw_head(model)
-    pixels = torch.randint(0, 256, (2, 3, *size), dtype=torch.uint8)
-    with torch.inference_mode():
-        logits = model(pixels)
-        assert logits.shape == (2, 5)
-        torch.testing.assert_close(logits, model(pixels / 127.5 - 1), rtol=1e-4, atol=1e-4)
 
 
 # Training -----------------------------------------------------------------------------------------
@@ -219,9 +189,8 @@ def test_weights_are_drawn_as_the_original_draws_them() -> None:
 # Errors -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_impossible_resnets_backbones_and_requests_are_explained() -> None:
+    changes: tuple[tuple[dict[str, Any], str], ...] = (
         ({"layers": ()}, "at least one stage"),
         ({"layers": (2, 0)}, "at least one unit"),
         ({"width_factor": 0.75}, "32 groups"),
@@ -231,22 +200,13 @@ def test_weights_are_drawn_as_the_original_draws_them() -> None:
         ({"stage_widths": (48,)}, "stage_widths"),
         ({"stage_widths": (48, 50), "root_width": 32}, "GroupNorm"),
         ({"stage_widths": (64, 128), "root_width": 20, "groups": 12}, "GroupNorm"),
-    ],
-)
-def test_impossible_resnets_are_explained(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(VitkitError, match=message):
-        dataclasses.replace(TINY, **changes)
-
-
-def test_impossible_backbones_and_requests_are_explained() -> None:
-    with pytest.raises(VitkitError, match="at least one unit"):
-        BackboneConfig((3, 0))
-    with pytest.raises(VitkitError, match="32 groups"):
-        BackboneConfig(width_factor=0.3)
-    with pytest.raises(VitkitError, match=r"\(B, 3, 37, 50\)"):
-        ResNet(TINY)(torch.zeros(1, 3, 50, 37))
-    with pytest.raises(VitkitError, match="no attention weights"):
-        ResNet(TINY)(torch.zeros(1, 3, 37, 50), taps={}, attention_weights=True)
+    )
+    for change, message in changes:
+        refused(message, dataclasses.replace, TINY, **change)
+    refused("at least one unit", BackboneConfig, (3, 0))
+    refused("32 groups", BackboneConfig, width_factor=0.3)
+    refused(r"\(B, 3, 37, 50\)", ResNet(TINY), torch.zeros(1, 3, 50, 37))
+    refused("no attention weights", ResNet(TINY), torch.zeros(1, 3, 37, 50), taps={}, attention_weights=True)
 
 
 def test_groups_and_widths_are_configuration() -> None:

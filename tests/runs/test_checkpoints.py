@@ -166,17 +166,6 @@ def test_edited_options_are_named_and_refused(half: Path, capsys: pytest.Capture
     assert run(["train", "--resume", str(half)]) == 0
 
 
-def test_resumed_it_ends_like_the_whole_run_whatever_else_is_among_its_files(made: Path, half: Path) -> None:
-    (half / "checkpoints" / "step-99999999").write_text("a file")
-    (half / ".x.tmp").mkdir()
-    (half / ".model.json.12345.tmp").write_text("half of it")
-    assert run(["train", "--resume", str(half)]) == 0
-    assert result(half) == result(made / "whole")
-    assert (half / "metrics.jsonl").read_bytes() == (made / "whole" / "metrics.jsonl").read_bytes()
-    assert (half / "checkpoints" / "damaged-step-99999999").read_text() == "a file"
-    assert (half / ".x.tmp").is_dir() and not (half / ".model.json.12345.tmp").exists()
-
-
 def test_images_that_changed_are_noticed(
     half: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -299,19 +288,7 @@ def test_options_that_no_run_can_have_make_no_folder(
 ) -> None:
     out = tmp_path / "run"
     for message, options in IMPOSSIBLE.items():
-        try:
-            code = run(["train", "--data", str(made / "images"), "--out", str(out), *OPTIONS, *options])
-        except SystemExit as error:
-            code = error.code  # type: ignore[assignment]
+        code = run(["train", "--data", str(made / "images"), "--out", str(out), *OPTIONS, *options])
         captured = capsys.readouterr()
         assert code in (1, 2) and message in " ".join((captured.err + captured.out).split()), captured
         assert not out.exists()
-
-
-@pytest.mark.parametrize("size", ["y", "2"])
-def test_processes_that_torchrun_did_not_start_are_refused_in_words(
-    half: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, size: str
-) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", size)
-    assert "torchrun" in refused(capsys, half)

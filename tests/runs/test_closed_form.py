@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 import vitkit
-from vitkit.errors import VitkitError
+from tests.helpers.refusals import refused
 from vitkit.models.image_model import ImageModel
 from vitkit.runs import closed_form
 from vitkit.runs.closed_form import LearnedImages, Record, as_keys, refit
@@ -115,18 +115,15 @@ def test_a_damaged_file_of_images_is_refused(name: str, tmp_path: Path) -> None:
     arrays = load_file(tmp_path / closed_form.FILE)
     damage(arrays)
     save_file(arrays, tmp_path / closed_form.FILE)
-    with pytest.raises(VitkitError, match=error):
-        closed_form.read_model(tmp_path)
+    refused(error, closed_form.read_model, tmp_path)
 
 
 def test_images_of_another_head_and_of_none_are_refused(tmp_path: Path) -> None:
     write_model(tmp_path / "first", drawn(30, 3))
     write_model(tmp_path / "second", drawn(30, 3, seed=1))
     (tmp_path / "first" / closed_form.FILE).replace(tmp_path / "second" / closed_form.FILE)
-    with pytest.raises(VitkitError, match="belongs to another head"):
-        closed_form.read_model(tmp_path / "second")
-    with pytest.raises(VitkitError, match="--freeze backbone"):
-        closed_form.read_model(tmp_path / "first")
+    refused("belongs to another head", closed_form.read_model, tmp_path / "second")
+    refused("--freeze backbone", closed_form.read_model, tmp_path / "first")
 
 
 def test_images_that_the_backbone_was_trained_on_are_not_taken_out() -> None:
@@ -136,9 +133,7 @@ def test_images_that_the_backbone_was_trained_on_are_not_taken_out() -> None:
     rows[:4] = True
     closed_form.require_removable(seen, rows)
     rows[4] = True
-    with pytest.raises(VitkitError, match="trained on 1 of these images"):
-        closed_form.require_removable(seen, rows)
+    refused("trained on 1 of these images", closed_form.require_removable, seen, rows)
     unknown = replace(images, record=Record(unseen=("old photos",)))
-    with pytest.raises(VitkitError, match="old photos"):
-        closed_form.require_removable(unknown, rows)
+    refused("old photos", closed_form.require_removable, unknown, rows)
     closed_form.require_removable(unknown, np.zeros(30, bool))

@@ -6,10 +6,8 @@ import json
 import os
 import signal
 import tempfile
-import threading
 import time
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +16,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import vitkit
 from tests.helpers.noise_samples import PREPROCESSING, Noise
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
@@ -44,7 +42,6 @@ from vitkit.runs.folder import (
     require_folder,
 )
 from vitkit.runs.trained_model import require_same_images, write_evaluation
-from vitkit.training.config import TrainingConfig
 
 RUN = Run(model="ViT-16x1x1/2")
 
@@ -108,12 +105,10 @@ def test_a_folder_that_was_moved_is_not_the_one_that_is_locked(tmp_path: Path) -
     with lock_folder(run):
         folders.require_locked(run)
         run.rename(tmp_path / "moved")
-        with pytest.raises(VitkitError, match="was moved, renamed or removed"):
-            folders.require_locked(run)
+        refused("was moved, renamed or removed", folders.require_locked, run)
         run.mkdir()
         (run / ".lock").touch()  # of another run, which began there
-        with pytest.raises(VitkitError, match="was moved, renamed or removed"):
-            folders.require_locked(run)
+        refused("was moved, renamed or removed", folders.require_locked, run)
         folders.require_locked(tmp_path / "moved")
 
 
@@ -129,11 +124,11 @@ def test_a_lock_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def claimed(*begun: str, ending: str = "") -> AbstractContextManager[Path]:
+def claimed(*begun: str, ending: str = "", given: Path | None = None) -> AbstractContextManager[Path]:
     """Claim a folder below `runs/` for the run, of which those named hold it already."""
 
     owner = Owner("run", "config.json", lambda folder: [] if folder.name in begun else ["another's"])
-    return claim(owner, None, lambda: numbered_folders("digits", RUN.model, ending))
+    return claim(owner, given, lambda: numbered_folders("digits", RUN.model, ending))
 
 
 def fill(*names: str) -> None:
@@ -148,6 +143,8 @@ def test_a_run_takes_the_folder_that_holds_it(tmp_path: Path, monkeypatch: pytes
     first, second, third, fourth = (f"digits-ViT-16x1x1-2{end}" for end in ("", "-2", "-3", "-4"))
     with claimed() as folder:
         assert folder == Path("runs") / first
+        with pytest.raises(VitkitError, match="Another process is at work"), claimed(first, given=folder):
+            pass
     fill(second, third)  # the first is empty: its run was refused, say
     with claimed(second, third) as folder:
         assert folder.name == second
@@ -178,26 +175,6 @@ def test_a_folder_that_is_taken_before_it_is_locked_is_passed_over(
         assert folder.name == "digits-ViT-16x1x1-2-2"
 
 
-def test_runs_that_begin_together_take_different_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    together, taken = threading.Barrier(4), []
-
-    def take() -> None:
-        together.wait()
-        with claimed() as folder:
-            taken.append(folder.name)
-            together.wait()
-
-    threads = [threading.Thread(target=take) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(taken) == [f"digits-ViT-16x1x1-2{end}" for end in ("", "-2", "-3", "-4")]
-
-
 def test_a_new_folder_holds_nothing_but_hidden_files(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
@@ -216,16 +193,14 @@ def test_a_folder_with_links_out_is_not_written_to_and_no_evaluation_is_lost(tmp
         (given / name).symlink_to(mine)
         with pytest.raises(VitkitError, match=f"{name} is a link that leads out"), lock_folder(given):
             pass
-        with pytest.raises(VitkitError, match=f"{name} is a link that leads out"):
-            write_evaluation(given, "test", None, None)  # type: ignore[arg-type]
+        refused(f"{name} is a link that leads out", write_evaluation, given, "test", None, None)
         (given / name).unlink()
     (given / "config.json").write_text('{"run": {}}')
     for name in ("model.safetensors", "model.json"):
         (given / name).touch()
     for name in ("inspect", "evaluation", "fewshot"):
         (given / name).symlink_to(mine)
-    with pytest.raises(VitkitError, match="inspect is a link that leads out"):
-        inspect(given)
+    refused("inspect is a link that leads out", inspect, given)
     heard = Hearing()
     evaluation: Any = SimpleNamespace(split="test", result=None, predictions=None, model=kind_of(given))
     evaluation.trained_on = evaluation.as_saved = True
@@ -275,20 +250,6 @@ def test_states_of_images_that_are_none_are_refused(tmp_path: Path) -> None:
         (tmp_path / "data.json").write_text(json.dumps(record))
         with pytest.raises(VitkitError, match=r"image-files\.npy.*is missing or damaged"):
             require_same_images(tmp_path, data, "", "time", SILENT)
-
-
-def test_training_takes_a_folder_that_nobody_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("vitkit.jobs.train_run._complete", lambda *_: None)  # killed before step 1
-    run = replace(
-        vitkit.recipe("digits"), data="digits", model="ViT-16x1x1/4", training=TrainingConfig(steps=1)
-    )
-    first = Path("runs/digits-ViT-16x1x1-4")
-    with lock_folder(first):
-        with pytest.raises(VitkitError, match="Another process is at work"):
-            vitkit.train(run, first)
-        assert vitkit.train(run) == Path(f"{first}-2")
-    assert vitkit.train(run) == Path(f"{first}-2"), "where it has begun, though another folder is free now"
 
 
 def test_a_path_is_one_kind_of_thing(tmp_path: Path) -> None:
@@ -413,11 +374,9 @@ def test_a_file_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_place_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(VitkitError, match="No folder can be made at /dev/null/x"):
-        make_folder(Path("/dev/null/x"))
+    refused("No folder can be made at /dev/null/x", make_folder, Path("/dev/null/x"))
     monkeypatch.setattr(os, "access", lambda place, mode: False)  # as of a user who may not
-    with pytest.raises(VitkitError, match=r"This user may not write to .*, and so not to"):
-        require_folder(tmp_path / "a" / "b")
+    refused(r"This user may not write to .*, and so not to", require_folder, tmp_path / "a" / "b")
     with pytest.raises(VitkitError, match="This user may not write to"), beside(tmp_path / "out"):
         pass
 

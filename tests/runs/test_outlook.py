@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import vitkit
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
 from vitkit.data.config import Loading, Preprocessing, Splits
@@ -16,21 +17,18 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.jobs import train_run as training
 from vitkit.jobs.finetune import finetune
-from vitkit.listener import SILENT
 from vitkit.models.build import build_model
 from vitkit.models.config import PLAIN
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import model_config
 from vitkit.runs import plan
 from vitkit.runs import plan as outlook
-from vitkit.runs.budget import Pace, measure_pace, steps_within, with_steps
+from vitkit.runs.budget import Pace, steps_within, with_steps
 from vitkit.runs.build import build_parts, build_validation
 from vitkit.runs.config import Run, StartConfig, model_config_of
 from vitkit.runs.folder import kind_of
-from vitkit.runs.machine import find_device
 from vitkit.runs.plan import (
     Plan,
-    Row,
     bytes_per_weight,
     choose_length,
     choose_sharding,
@@ -41,8 +39,6 @@ from vitkit.runs.plan import (
     require_memory,
 )
 from vitkit.runs.series_record import read_series
-from vitkit.tasks import find_task
-from vitkit.text import pluralize
 from vitkit.training.config import OptimizerConfig, Sharding, TrainingConfig
 from vitkit.weights.create import create_model
 from vitkit.weights.loading import save_model
@@ -55,35 +51,11 @@ def digits() -> ImageData:
     return replace(data, splits={name: keep_in_memory(s, 2**30) for name, s in data.splits.items()})
 
 
-def screen(run: Run, data: ImageData) -> list[Row]:
+def shown(run: Run, data: ImageData) -> dict[str, list[str]]:
     model = build_model(run.architecture.build_config(run.model, 10, run.preprocessing))
     cpu = torch.device("cpu")
     plan = Plan(run, data, record=None, config=model.config, device=cpu, device_name="cpu")
-    return first_screen(plan, model, Path("runs/mine"))
-
-
-def shown(run: Run, data: ImageData) -> dict[str, list[str]]:
-    return dict(screen(run, data) + reading_rows(run, data))
-
-
-def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
-    run = vitkit.recipe("digits")
-    assert screen(run, digits) == [
-        ("data", ["digits (built-in digits): train 1,347 · val 90 · test 360 images"]),
-        ("", list(digits.notes)),
-        ("classes", ["10: 0, 1, 2, 3, 4, 5, 6, 7, ... 9"]),
-        ("model", ["ViT-64x4x4x128/4 at 16x16: 17 tokens, 139.0 k parameters, 4.9 MFLOPs per image"]),
-        (
-            "training",
-            [
-                "2,105 steps of 64 images (100.0 epochs), adamw, learning rate 0.002 cosine, seed 0; it "
-                "ends with the last weights"
-            ],
-        ),
-        ("device", [f"cpu, float32, {pluralize(torch.get_num_threads(), 'thread')}"]),
-        ("folder", ["runs/mine (checkpoints of 2.2 MB every 43 steps)"]),
-    ]
-    assert reading_rows(run, digits) == [("images", ["kept in memory (limit 2 GiB a split)"])]
+    return dict(first_screen(plan, model, Path("runs/mine")) + reading_rows(run, data))
 
 
 def test_a_run_that_is_shorter_than_the_time_between_checkpoints(digits: ImageData) -> None:
@@ -310,16 +282,8 @@ def test_what_takes_too_long_or_does_not_fit_into_memory_is_refused_before_it_is
         training.train_run(SMALL, tmp_path / "run")
     monkeypatch.setattr(plan, "available_memory", lambda: 1000)
     monkeypatch.setattr(plan, "measure_pace", lambda *_: pytest.fail("the model was built"))
-    with pytest.raises(VitkitError, match="does not fit into memory"):
-        training.train_run(SMALL, tmp_path / "run")
+    refused("does not fit into memory", training.train_run, SMALL, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_pace_is_measured_on_a_sample() -> None:
-    data = find_task(SMALL.task).learning.open_data(SMALL.data, SMALL.splits, SMALL.preprocessing.decode)
-    config = model_config_of(SMALL, len(data.class_names))
-    pace = measure_pace(SMALL, data, config, find_device("cpu"), SILENT)
-    assert 0 < pace.step < 60 and 0 < pace.validation < 60
 
 
 def test_a_number_of_threads_that_cannot_be_is_refused_before_it_is_set(

@@ -25,6 +25,7 @@ DEPTH = 3
 """Layers of the model of these tests."""
 pytestmark = pytest.mark.usefixtures("without_report")
 
+MODEL = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--resize", "crop"]
 TINY = ["--data", "digits", "--batch-size", "16", "--warmup-steps", "0", "--threads", "1"]
 
 
@@ -32,8 +33,7 @@ TINY = ["--data", "digits", "--batch-size", "16", "--warmup-steps", "0", "--thre
 def start(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
     """A finished run of one step on the digits."""
     folder = tmp_path_factory.mktemp("plan") / "start"
-    model = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--resize", "crop"]
-    assert command(["train", *TINY, *model, "--steps", "1", "--out", str(folder)]) == 0
+    assert command(["train", *TINY, *MODEL, "--steps", "1", "--out", str(folder)]) == 0
     return folder
 
 
@@ -93,7 +93,6 @@ def require_once(counts: Counts, models: int) -> None:
     assert counts.of["build", "whole"] - 1 <= models, counts.of
 
 
-MODEL = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--resize", "crop"]
 SHORT = ["--data", "digits", "--batch-size", "16", "--threads", "1"]
 COMMANDS: dict[str, tuple[list[str], int]] = {
     "train": (["train", *TINY, *MODEL, "--steps", "2", "--layer-decay", "0.8", "--out", "OUT"], 2),
@@ -136,41 +135,15 @@ def test_a_command_looks_at_everything_once(
         assert "".join(capfd.readouterr()).count("Pixels: mean") == 1
 
 
-def write_images(folder: Path, name_of: Callable[[int], str]) -> list[str]:
-    """Write 24 images of one level each; returns the options of a run of one step."""
-    for number in range(24):
-        path = folder / name_of(number)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(path)
-    options = ["--data", str(folder), "--batch-size", "4", "--warmup-steps", "0", "--threads", "1"]
-    options += ["--model", "ViT-16x3x2/2", "--image-size", "8", "--workers", "0", "--steps", "1"]
-    return [*options, "--out", str(folder.parent / "run")]
-
-
-def test_images_are_compared_once_with_a_test_split_of_their_own(
-    tmp_path: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of training among themselves, to be cut, and with the others, at the end."""
-    options = write_images(
-        tmp_path / "images", lambda n: f"{'test' if n < 4 else 'train'}/{'ab'[n % 2]}/{n}.png"
-    )
-    digest = repeats.pixel_digest
-
-    def counted(pixels: Any) -> bytes:
-        counts.note("compare", pixels[0, 0, 0])
-        return digest(pixels)
-
-    monkeypatch.setattr(repeats, "pixel_digest", counted)
-    assert command(["train", *options]) == 0
-    assert (counts.total("compare"), counts["compare"]) == (24, 1)
-
-
 @pytest.mark.parametrize("fits", [True, False])
 def test_an_image_is_decoded_once_before_the_first_step_where_it_is_kept_in_memory(
     tmp_path: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch, fits: bool
 ) -> None:
     """Else it is decoded to be compared with the others, and again whenever it is seen."""
-    options = write_images(tmp_path / "images", lambda number: f"{'ab'[number % 2]}/{number}.png")
+    for number in range(24):
+        path = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(path)
     before, fit = Counter[Any](), Trainer.fit
 
     def begin(*rest: Any) -> Any:
@@ -180,7 +153,9 @@ def test_an_image_is_decoded_once_before_the_first_step_where_it_is_kept_in_memo
     monkeypatch.setattr(Trainer, "fit", begin)
     # 24 images of 192 bytes take 4,608 bytes.
     memory = ["--memory-gib", str(4608 / 2**30 if fits else 4607 / 2**30)]
-    assert command(["train", *options, *memory]) == 0
+    options = [*MODEL, "--batch-size", "4", "--warmup-steps", "0", "--threads", "1", "--workers", "0"]
+    place = ["--data", str(tmp_path / "images"), "--out", str(tmp_path / "run")]
+    assert command(["train", *place, *options, *memory, "--steps", "1"]) == 0
     decoded = [count for (what, _), count in before.items() if what == "decode"]
     assert len(decoded) == 24
     assert (max(decoded) == 1) is fits

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tests.helpers.processes import Processes, ending_of
+from tests.helpers.refusals import refused
 from vitkit.errors import VitkitError
 from vitkit.runs import processes
 from vitkit.world import World, prepared_together
@@ -47,6 +48,12 @@ def test_one_process_says_what_is_wrong_and_the_others_end_with_it_in_what_comes
                 first, *others = processes.run(3, prepare, failing, inner)
                 assert f"Process {failing[0]} of 3 on " in first and "no images here" in first
                 assert others == [1, 1]
+
+
+def test_processes_that_nobody_started_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused("cannot reach the others, .*torchrun", processes.join_processes)
 
 
 def test_alone_an_error_is_itself() -> None:

@@ -1,50 +1,36 @@
 """Runs that are still going or were stopped: they are read, and nothing of them is touched."""
 
 import shutil
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
 import vitkit
-from tests.helpers.command_runs import command, finish, results
+from tests.helpers.command_runs import command
 from tests.helpers.photos import noise_images
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from tests.training.small_run import contents
 from vitkit.cli.main import run
-from vitkit.errors import VitkitError
 from vitkit.runs import start as unfinished
 from vitkit.runs.folder import kind_of
 from vitkit.runs.start import load_model
 from vitkit.runs.trained_model import RECORD, DataRecord, RejectedFiles, open_model_data, read_record
 from vitkit.training.checkpoint import load_weights, newest_first, read_progress
 
-OPTIONS = ("--data", "digits")
-
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was killed some checkpoints before its end."""
+def stopped(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
+    """A run as a kill some checkpoints before its end leaves it."""
     out = tmp_path_factory.mktemp("stopped") / "run"
-    process = subprocess.Popen(
-        command(out, *OPTIONS, "--keep", "4"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    while len(list(out.glob("checkpoints/step-*/COMMIT"))) < 4 or not step_of_best(out):
-        assert process.poll() is None, "the run ended too early"
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
+    assert run(command(out, "--data", "digits", "--keep", "99")[3:]) == 0
+    shutil.rmtree(out / "evaluation")
+    for name in ("ended.json", "model.safetensors", "model.json", "report.html"):
+        (out / name).unlink(missing_ok=True)
+    for checkpoint in newest_first(out / "checkpoints")[:3]:
+        shutil.rmtree(checkpoint)
     return out
-
-
-def step_of_best(out: Path) -> int | None:
-    checkpoints = [path for path in newest_first(out / "checkpoints") if (path / "COMMIT").exists()]
-    try:
-        return read_progress(checkpoints[0]).best_step if checkpoints else None
-    except VitkitError:
-        return None
 
 
 def test_the_best_committed_weights_are_used_and_named(
@@ -52,7 +38,7 @@ def test_the_best_committed_weights_are_used_and_named(
 ) -> None:
     before = contents(stopped)
     model = vitkit.load_model(stopped)
-    step = step_of_best(stopped)
+    step = read_progress(newest_first(stopped / "checkpoints")[0]).best_step
     expected = load_weights(stopped / "checkpoints" / f"step-{step:08d}")
     assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
     assert f"this run has not finished: its weights come from step {step}, the best validation" in caplog.text
@@ -87,8 +73,7 @@ def test_a_damaged_checkpoint_is_passed_over(stopped: Path, tmp_path: Path) -> N
     shutil.rmtree(first.file.parent)
     for path in folder.glob("checkpoints/step-*/state.json"):
         path.unlink()
-    with pytest.raises(VitkitError, match="None of the checkpoints of"):
-        vitkit.load_model(folder)
+    refused("None of the checkpoints of", vitkit.load_model, folder)
 
 
 def test_a_checkpoint_that_is_removed_meanwhile_is_no_error(
@@ -113,26 +98,7 @@ def test_a_run_without_a_checkpoint_is_refused_in_words(stopped: Path, tmp_path:
     folder = tmp_path / "run"
     shutil.copytree(stopped, folder, ignore=shutil.ignore_patterns("checkpoints"))
     for use in (vitkit.load_model, vitkit.evaluate, vitkit.Predictor, vitkit.write_report):
-        with pytest.raises(VitkitError, match="has no checkpoint yet"):
-            use(folder)
-
-
-@pytest.mark.slow  # a checkpoint that is removed meanwhile is tested above
-def test_a_run_that_goes_on_is_not_disturbed(tmp_path: Path) -> None:
-    """A real process trains and removes old checkpoints while this one reads as fast as it can."""
-    finish(tmp_path / "alone", *OPTIONS)
-    out, read = tmp_path / "read", set()
-    process = subprocess.Popen(command(out, *OPTIONS), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None:
-        if not list(out.glob("checkpoints/step-*/COMMIT")) or kind_of(out).kind != "unfinished run":
-            time.sleep(0.02)
-            continue
-        model = unfinished.load_any(out).model
-        read.add(str(model.card.origin["weights"]))  # type: ignore[attr-defined]
-    assert process.returncode == 0
-    assert len(read) > 1
-    assert results(out) == results(tmp_path / "alone")
-    assert not vitkit.evaluate(out, listener=Hearing()).rejects
+        refused("has no checkpoint yet", use, folder)
 
 
 # What of a trained model's images another command may use
@@ -152,8 +118,7 @@ def test_test_images_are_told_from_training_images_or_refused(
         assert run(["evaluate", out, *again]) == 1
         shown = " ".join(capsys.readouterr().err.split())
         assert "have changed since the model was trained" in shown and "give other images" in shown
-    with pytest.raises(VitkitError, match="unclear which are test images"):
-        open_model_data(model, str(root))
+    refused("unclear which are test images", open_model_data, model, str(root))
     new.rename(root / "a" / "00.png")
     assert run(["evaluate", out]) == 0
 

@@ -4,50 +4,34 @@ import hashlib
 import json
 import os
 import signal
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
-from PIL import Image
-from torch import Tensor
 
 import vitkit
+from tests.faults.small_runs import image_folder
 from tests.helpers.processes import Processes
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
 from vitkit.data.stream.loader import Batch, TrainLoader
 from vitkit.errors import VitkitError
-from vitkit.models.vit import ViT
 from vitkit.runs.config import Run
 from vitkit.signals import StopRequest
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.world import World
 
-IMAGES = 20
-BATCH = 6
-STEPS = 12
-"""Steps of 6 images each: three epochs of twenty images, and more than half of a fourth."""
-MICRO_BATCH = 5
-"""Images that are mixed with each other: of a batch of six, the last one is alone."""
+IMAGES, BATCH, STEPS = 20, 6, 12
+"""Three epochs of twenty images, and more than half of a fourth."""
+CHANGES = ((1, 2), (3, 4), (2, 5), (1, 7), (2, 9), (3, STEPS))
+"""The number of processes, and the step after which they are stopped: within an epoch each time."""
 
 
-def write_images(folder: Path) -> None:
-    """Write twenty images of several sizes in two class folders, one of which cannot be read."""
-    draw = np.random.default_rng(0)
-    for number in range(IMAGES):
-        path = folder / "images" / "ab"[number % 2] / f"{number:02d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = draw.integers(0, 256, (12 + number % 5, 14, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(path)
-    path.write_bytes(path.read_bytes()[:60])  # its header says what it was
+def configuration(folder: Path, workers: int) -> Run:
+    """Describe a run in which everything is drawn that may be: crops, flips, operations, boxes, mixup.
 
-
-def configuration(folder: Path, workers: int, steps: int = STEPS) -> Run:
-    """Describe a run in which everything is drawn that may be: crops, flips, operations, boxes, mixup."""
+    It is stopped before its end, because the report of a finished run takes longer than these steps.
+    """
     return Run(
         data=str(folder / "images"),
         model="ViT-16x1x2/4",
@@ -57,97 +41,50 @@ def configuration(folder: Path, workers: int, steps: int = STEPS) -> Run:
         objective=ClassificationConfig(mixup=0.5),
         optimizer=OptimizerConfig(learning_rate=0.003, warmup_steps=2),
         training=TrainingConfig(
-            steps=steps,
+            steps=STEPS + 1,
             batch_size=BATCH,
-            micro_batch_size=MICRO_BATCH,
+            micro_batch_size=5,  # images that are mixed with each other: the last of a batch is alone
             log_every=1,
             checkpoint_every=10,
-            evaluate_every=steps,
+            evaluate_every=STEPS + 1,
         ),
         loading=Loading(workers=workers, memory_gib=0, bad_quota=0.5),
     )
 
 
-@contextmanager
-def recorded(file: Path, stop: int | None) -> Iterator[None]:
-    """Write down each image that is read for training and each that a model is given, with hashes of pixels.
+def train(world: World, folder: Path, run: Run, stop: int) -> None:
+    """Train the run of a folder until every process is asked to stop in a step, and write down each image
+    that this process reads, with a hash of its pixels."""
+    batches = TrainLoader.batches
+    (folder / "records").mkdir(exist_ok=True)
 
-    Args:
-        file: holds a line of JSON for each; a process that is killed leaves whole lines.
-        stop: the step in which this process is sent SIGTERM; None: it trains to the end.
-    """
-    batches, forward = TrainLoader.batches, ViT.forward
-    at: list[int] = []
+    def recorded(self: TrainLoader, start: int, end: int) -> Iterator[Batch]:
+        assert self.places is not None
+        for step, batch in enumerate(batches(self, start, end), start):
+            places = self.places.tolist()
+            for place, image, pixels in zip(places, batch.ids.tolist(), batch.images, strict=True):
+                digest = hashlib.sha256(pixels.contiguous().numpy().tobytes()).hexdigest()
+                lines.write(json.dumps([step, place, image, digest]) + "\n")
+            if step + 1 == stop:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield batch
 
-    with file.open("a", buffering=1) as lines:
-
-        def note(**line: Any) -> None:
-            lines.write(json.dumps({"step": at[-1], **line}) + "\n")
-
-        def watched(self: TrainLoader, start: int, end: int) -> Iterator[Batch]:
-            for step, batch in enumerate(batches(self, start, end), start):
-                at.append(step)
-                assert self.places is not None
-                places = self.places.tolist()
-                for place, image, pixels in zip(places, batch.ids.tolist(), batch.images, strict=True):
-                    note(place=place, image=image, pixels=digest(pixels))
-                if step + 1 == stop:
-                    os.kill(os.getpid(), signal.SIGTERM)
-                yield batch
-
-        def given(self: ViT, images: Tensor, *rest: Any, **more: Any) -> Any:
-            if self.training and at:
-                for image in images:
-                    note(given=digest(image))
-            return forward(self, images, *rest, **more)
-
-        with patch.object(TrainLoader, "batches", watched), patch.object(ViT, "forward", given):
-            yield
+    with (
+        (folder / "records" / f"{os.getpid()}.jsonl").open("a") as lines,
+        patch.object(TrainLoader, "batches", recorded),
+        patch("vitkit.runs.processes.join_processes", lambda say: world),
+        pytest.raises((VitkitError, StopRequest), match="SIGTERM"),
+    ):
+        vitkit.train(run, folder / "run", threads=1)
 
 
-def digest(pixels: Tensor) -> str:
-    """Hash an image (SHA-256)."""
-    return hashlib.sha256(pixels.detach().contiguous().numpy().tobytes()).hexdigest()
-
-
-def train(world: World, folder: Path, run: Run, stop: int | None = None) -> None:
-    """Train the run of a folder until it ends, or until every process was asked to stop in a step.
-
-    Args:
-        world: the processes, which are there already.
-        folder: holds the images, the run and what is written down.
-        run: its configuration.
-        stop: as for `recorded`.
-    """
-    records = folder / "records"
-    records.mkdir(exist_ok=True)
-    joined = patch("vitkit.runs.processes.join_processes", lambda say: world)
-    with recorded(records / f"{os.getpid()}.jsonl", stop), joined:
-        try:
-            vitkit.train(run, folder / "run", threads=1)
-            assert stop is None
-        except (VitkitError, StopRequest) as end:
-            if stop is None or "SIGTERM" not in str(end):
-                raise
-
-
-def read_records(folder: Path) -> tuple[dict[tuple[int, int], tuple[int, str]], dict[int, Counter[str]]]:
-    """Read what all processes have written down.
-
-    Returns:
-        The image at each place of each step's batch with the hash of its pixels, which every process that
-        read it must agree on; and how often the models were given each image in each step.
-    """
+def read_records(folder: Path) -> dict[tuple[int, int], tuple[int, str]]:
+    """Read the image and pixels at each place of each step's batch, on which all who read it must agree."""
     read: dict[tuple[int, int], tuple[int, str]] = {}
-    given: dict[int, Counter[str]] = {}
     for file in (folder / "records").iterdir():
-        for line in map(json.loads, file.read_text().splitlines()):
-            if "given" in line:
-                given.setdefault(line["step"], Counter())[line["given"]] += 1
-            else:
-                image = (line["image"], line["pixels"])
-                assert read.setdefault((line["step"], line["place"]), image) == image, line
-    return read, given
+        for step, place, image, digest in map(json.loads, file.read_text().splitlines()):
+            assert read.setdefault((step, place), (image, digest)) == (image, digest)
+    return read
 
 
 def losses(folder: Path) -> list[float]:
@@ -156,30 +93,20 @@ def losses(folder: Path) -> list[float]:
     return [line["loss"] for line in lines if line["kind"] == "train"]
 
 
-CHANGES = ((1, 2), (3, 4), (2, 5), (1, 7), (2, 9), (3, STEPS))
-"""The number of processes, and the step after which they are stopped: within an epoch each time."""
-
-
-def new_folder(path: Path) -> Path:
-    path.mkdir()
-    write_images(path)
-    return path
-
-
 @pytest.mark.parametrize("workers", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_images_order_and_pixels_stay_the_same_while_the_number_of_processes_changes(
     processes: Processes, tmp_path: Path, workers: int
 ) -> None:
-    """Over three epochs and five changes: what is read, what models are given after mixup, and the losses."""
-    assert STEPS * BATCH > 3 * IMAGES
-    assert all(stop * BATCH % IMAGES for _, stop in CHANGES)
-    alone, changed = new_folder(tmp_path / "alone"), new_folder(tmp_path / "changed")
-    # Stopped before their end, because the report of a finished run takes longer than these steps.
-    processes.run(1, train, alone, configuration(alone, 0, STEPS + 1), STEPS)
+    """Over three epochs and five changes: what is read, and the losses after mixup."""
+    alone, changed = tmp_path / "alone", tmp_path / "changed"
+    for folder in (alone, changed):
+        image_folder(folder / "images", IMAGES)
+        path = folder / "images" / "dark" / f"{IMAGES - 1}.png"
+        path.write_bytes(path.read_bytes()[:60])  # its header says what it was
+    processes.run(1, train, alone, configuration(alone, 0), STEPS)
     for size, stop in CHANGES:
-        processes.run(size, train, changed, configuration(changed, workers, STEPS + 1), stop)
-    read, given = read_records(alone)
+        processes.run(size, train, changed, configuration(changed, workers), stop)
+    read = read_records(alone)
     assert read.keys() == {(step, place) for step in range(STEPS) for place in range(BATCH)}
-    assert all(images.total() == BATCH for images in given.values())
-    assert read_records(changed) == (read, given)
+    assert read_records(changed) == read
     assert losses(changed) == pytest.approx(losses(alone), abs=1e-4)

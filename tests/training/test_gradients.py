@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.helpers.refusals import refused
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer, trained
 from vitkit.data.stream.loader import Batch
-from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.errors import NonFiniteError
 from vitkit.training.config import ClassificationConfig, TrainingConfig
 from vitkit.training.gradients import Gradients
 from vitkit.training.objectives import Classification
@@ -127,8 +128,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_update_is_the_same(tmp_path
     assert roomy.state.objective.images_seen == cramped.state.objective.images_seen == 12 * 8
     for name, value in roomy.state.model.state_dict().items():
         torch.testing.assert_close(value, cramped.state.model.state_dict()[name], rtol=0, atol=5e-3)
-    with pytest.raises(VitkitError, match="Out of memory with 1 images of 12x16"):
-        trained(tmp_path / "none", 0, objective=Cramped(0))
+    refused("Out of memory with 1 images of 12x16", trained, tmp_path / "none", 0, objective=Cramped(0))
 
 
 def test_recomputing_changes_no_bit_and_keeps_less(tmp_path: Path) -> None:

@@ -2,19 +2,21 @@
 
 import dataclasses
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tests.helpers.centred_objective import Centred
 from tests.helpers.random_models import TINY, model_with_random_head
+from tests.helpers.refusals import refused
 from tests.training.small_run import OPTIMIZER, TRAINING, small_trainer
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
@@ -48,13 +50,19 @@ SETS = torch.tensor([[True, True, False], [False, False, False], [True, False, T
 
 
 def loss_of(
-    config: ClassificationConfig, mask: list[bool], logits: Tensor = LOGITS, several: bool = False
+    config: ClassificationConfig,
+    mask: Sequence[bool] = (True, True, True),
+    logits: Tensor = LOGITS,
+    several: bool = False,
+    counts: NDArray[np.int64] | None = None,
+    train: bool = True,
 ) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """Compute a loss and its metrics; `counts`: the labels of the training images."""
     targets = {"labels": SETS if several else LABELS}
     images = torch.zeros(3, 3, 2, 2, dtype=torch.uint8)
     batch = Batch(images, targets, torch.tensor(mask), torch.arange(3))
-    objective = MultiLabel(config) if several else Classification(config, 3)
-    loss, metrics = objective.forward(Fixed(logits), batch, 0, 1)
+    objective = MultiLabel(config) if several else Classification(config, 3, counts)
+    loss, metrics = objective.forward(Fixed(logits).train(train), batch, 0, 1)
     return loss, metrics
 
 
@@ -66,20 +74,17 @@ def yes_or_no(targets: Tensor) -> Tensor:
 def test_losses_are_pytorchs() -> None:
     smoothed = torch.tensor([[0.9, 0.9, 0.1], [0.1, 0.1, 0.1], [0.9, 0.1, 0.9]])
     smoothing = ClassificationConfig(label_smoothing=0.2)
-    whole = [True] * 3
-    loss, metrics = loss_of(ClassificationConfig(), whole)
+    loss, metrics = loss_of(ClassificationConfig())
     torch.testing.assert_close(loss, F.cross_entropy(LOGITS, LABELS))
     assert metrics["accuracy"].item() == pytest.approx(2 / 3)
-    torch.testing.assert_close(
-        loss_of(smoothing, whole)[0], F.cross_entropy(LOGITS, LABELS, label_smoothing=0.2)
-    )
-    one_each = loss_of(ClassificationConfig(loss="sigmoid"), whole)[0]
+    torch.testing.assert_close(loss_of(smoothing)[0], F.cross_entropy(LOGITS, LABELS, label_smoothing=0.2))
+    one_each = loss_of(ClassificationConfig(loss="sigmoid"))[0]
     torch.testing.assert_close(one_each, yes_or_no(F.one_hot(LABELS, 3)).mean())
-    loss, metrics = loss_of(ClassificationConfig(), whole, several=True)
+    loss, metrics = loss_of(ClassificationConfig(), several=True)
     torch.testing.assert_close(loss, yes_or_no(SETS).mean())
     # Yes from a logit of 0 on: wrong are one label of the first image, all of the second, one of the third.
     assert metrics["hamming_loss"].item() == pytest.approx(5 / 9)
-    torch.testing.assert_close(loss_of(smoothing, whole, several=True)[0], yes_or_no(smoothed).mean())
+    torch.testing.assert_close(loss_of(smoothing, several=True)[0], yes_or_no(smoothed).mean())
 
 
 def test_what_is_masked_does_not_count_not_even_if_it_is_infinite() -> None:
@@ -119,27 +124,6 @@ def test_the_own_image_is_always_the_larger_part() -> None:
         torch.testing.assert_close(mixed[1], torch.full((1, 2, 2), shares[-1]))
     assert min(drawn) < 0.2 and max(drawn) > 0.8  # the draws fall on both sides
     assert shares == pytest.approx([max(share, 1 - share) for share in drawn])
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_mixup_uses_the_models_own_normalisation_and_mixes_labels_alike(several: bool) -> None:
-    model = model_with_random_head(TINY).train()
-    images = torch.randint(0, 256, (4, 3, 12, 16), dtype=torch.uint8)
-    sets = torch.rand(4, 5, generator=torch.Generator().manual_seed(0)) < 0.5
-    labels = sets if several else torch.arange(4)
-    batch = Batch(images, {"labels": labels}, torch.ones(4, dtype=torch.bool), torch.arange(4))
-    config = ClassificationConfig(mixup=0.5)
-    objective = MultiLabel(config) if several else Classification(config, 5)
-    torch.manual_seed(3)
-    loss, _ = objective.forward(model, batch, 0, 1)
-    torch.manual_seed(3)
-    targets = sets.float() if several else F.one_hot(labels, 5).float()
-    mixed, soft = mixup((images.float() - 127.5) / 127.5, targets, batch.mask, 0.5)
-    logits = model(mixed)
-    entropy = F.binary_cross_entropy_with_logits(logits, soft, reduction="none").sum(1).mean()
-    torch.testing.assert_close(loss, entropy if several else F.cross_entropy(logits, soft))
-    unmixed, _ = objective.forward(model.eval(), batch, 0, 1)
-    assert unmixed.item() != loss.item()
 
 
 def numbered_batch(count: int, size: tuple[int, int] = (12, 16)) -> Batch:
@@ -182,23 +166,28 @@ def test_a_batch_is_mixed_in_one_of_two_ways() -> None:
     assert torch.equal(images, numbered_batch(4).images) and torch.equal(soft, torch.eye(4))
 
 
+@pytest.mark.parametrize("way", ["mixup", "cutmix"])
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid", "labels"])
-def test_cutmix_works_with_every_loss(loss: str) -> None:
+def test_mixed_images_and_their_labels_reach_every_loss(loss: str, way: str) -> None:
+    """Mixup is of pixels that the model has normalised; nothing is mixed in evaluation."""
     model, batch = model_with_random_head(TINY).train(), numbered_batch(4)
     labels = torch.tensor(
         [[1, 0, 0, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 0, 0]], dtype=torch.bool
     )
     targets = F.one_hot(batch.labels, 5).float()
-    objective: nn.Module = Classification(
-        ClassificationConfig(loss="sigmoid" if loss == "sigmoid" else "softmax", cutmix=1.0), 5
-    )
+    options: dict[str, Any] = {way: 1.0, "loss": "sigmoid" if loss == "sigmoid" else "softmax"}
+    config = ClassificationConfig(**options)
+    objective: nn.Module = Classification(config, 5)
     if loss == "labels":
         batch, targets = replace(batch, targets={"labels": labels}), labels.float()
-        objective = MultiLabel(ClassificationConfig(cutmix=1.0))
+        objective = MultiLabel(config)
     torch.manual_seed(6)
     computed, _ = objective(model, batch, 0, 1)
     torch.manual_seed(6)
-    images, soft = cutmix(batch.images, targets, batch.mask, 1.0)
+    if way == "mixup":
+        images, soft = mixup((batch.images.float() - 127.5) / 127.5, targets, batch.mask, 1.0)
+    else:
+        images, soft = cutmix(batch.images, targets, batch.mask, 1.0)
     assert not torch.equal(soft, targets)
     logits = model(images)
     if loss == "softmax":
@@ -206,33 +195,25 @@ def test_cutmix_works_with_every_loss(loss: str) -> None:
     else:
         expected = F.binary_cross_entropy_with_logits(logits, soft, reduction="none").sum(1).mean()
     torch.testing.assert_close(computed, expected)
+    unmixed, _ = objective(model.eval(), batch, 0, 1)
+    assert unmixed.item() != computed.item()
 
 
 # Classes of unlike size: logit adjustment and class weights
 
-BATCH = Batch(
-    torch.zeros(3, 3, 2, 2, dtype=torch.uint8),
-    {"labels": LABELS},
-    torch.ones(3, dtype=torch.bool),
-    torch.arange(3),
-)
 BOTH = (ClassificationConfig(logit_adjustment=1.0), ClassificationConfig(class_weights="balanced"))
 
 COUNTS = np.array([0] * 6 + [1] * 3 + [2])
 """Training labels: 6, 3 and 1 of ten."""
 
 
-def trained_loss(config: ClassificationConfig, train: bool = True) -> Tensor:
-    value, _ = Classification(config, 3, COUNTS)(Fixed(LOGITS).train(train), BATCH, 0, 1)
-    return value  # type: ignore[no-any-return]
-
-
 def test_adjustment_adds_tau_times_the_log_of_the_shares_in_training_alone() -> None:
     shares = torch.tensor([0.6, 0.3, 0.1])
     for tau in (1.0, 0.5):
         config = ClassificationConfig(logit_adjustment=tau)
-        torch.testing.assert_close(trained_loss(config), F.cross_entropy(LOGITS + tau * shares.log(), LABELS))
-        torch.testing.assert_close(trained_loss(config, train=False), F.cross_entropy(LOGITS, LABELS))
+        adjusted, plain = (loss_of(config, counts=COUNTS, train=train)[0] for train in (True, False))
+        torch.testing.assert_close(adjusted, F.cross_entropy(LOGITS + tau * shares.log(), LABELS))
+        torch.testing.assert_close(plain, F.cross_entropy(LOGITS, LABELS))
 
 
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
@@ -248,17 +229,14 @@ def test_balanced_weights_let_every_class_count_alike(kind: str) -> None:
         losses = F.cross_entropy(LOGITS, LABELS, reduction="none")
     else:
         losses = F.binary_cross_entropy_with_logits(LOGITS, targets, reduction="none").sum(1)
-    torch.testing.assert_close(trained_loss(config), (losses * weights[LABELS]).mean())
+    torch.testing.assert_close(loss_of(config, counts=COUNTS)[0], (losses * weights[LABELS]).mean())
 
 
 def test_a_class_without_training_images_breaks_nothing_and_labels_are_asked_for() -> None:
     for config in BOTH:
-        loss, _ = Classification(config, 3, np.array([0, 0, 1]))(Fixed(LOGITS), BATCH, 0, 1)
-        assert math.isfinite(loss.item())
-        with pytest.raises(VitkitError, match="labels of the training images"):
-            Classification(config, 3)
-        with pytest.raises(VitkitError, match="multi-label"):
-            MULTI_LABEL.learned(config)
+        assert loss_of(config, counts=np.array([0, 0, 1]))[0].isfinite()
+        refused("labels of the training images", Classification, config, 3)
+        refused("multi-label", MULTI_LABEL.learned, config)
 
 
 def test_what_follows_from_the_labels_is_kept_and_nothing_where_nothing_is_asked() -> None:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.evaluation.answers import Table
 from tests.helpers.noise_samples import PREPROCESSING, Noise
 from tests.helpers.processes import Processes
 from tests.training.small_run import OPTIMIZER, TRAINING, save_checkpoint, small_trainer
@@ -40,30 +41,40 @@ MODELS: dict[str, dict[str, Any]] = {
     "BiT-R1-1x0.5": {},
     "Axial-ViT-16x2x2/4": {},
 }
-BATCH = 7
-CONFIG = TrainingConfig(batch_size=BATCH, micro_batch_size=5)
 
 
 def gradients_of(
-    world: World, name: str, sharding: Sharding = "replicas", dtype: torch.dtype = torch.float64
+    world: World,
+    name: str,
+    sharding: Sharding = "replicas",
+    dtype: torch.dtype = torch.float64,
+    count: int = 7,
+    micro: int = 5,
 ) -> list[Any]:
-    """Compute two steps' gradients of a batch with an unreadable image."""
-    config = dataclasses.replace(model_config(name, 5, 16), **MODELS[name])
-    model = build_model(config, torch.Generator().manual_seed(0)).to(dtype).train()
+    """Compute two steps' gradients of a batch of `count` images, of which one is unreadable.
+
+    In bfloat16, products alone are computed, as autocast does it.
+    """
+    config = TrainingConfig(batch_size=count, micro_batch_size=micro)
+    is_rough = dtype == torch.bfloat16
+    shape = dataclasses.replace(model_config(name, 5, 16), **MODELS[name])
+    model = build_model(shape, torch.Generator().manual_seed(0)).train()
+    model.to(torch.float32 if is_rough else dtype)
     for parameter in model.parameters():  # a head of zeros would leave nothing to compare
         nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(parameter.numel()))
     generator = torch.Generator().manual_seed(1)
-    images = torch.randint(0, 256, (BATCH, 3, 16, 16), dtype=torch.uint8, generator=generator)
-    mask = torch.arange(BATCH) != 3
-    whole = Batch(images, {"labels": torch.arange(BATCH) % 5}, mask, torch.arange(BATCH))
+    images = torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=generator)
+    ids = torch.arange(count)
+    whole = Batch(images, {"labels": ids % 5}, ids != 3, ids)
     loss = ClassificationConfig(mixup=0.5, cutmix=1.0, label_smoothing=0.1)
-    places = torch.from_numpy(places_of(divide(BATCH, 5, world), loss.mixes))
+    places = torch.from_numpy(places_of(divide(count, micro, world), loss.mixes))
     own = whole._each(lambda tensor: tensor[places])
     if sharding != "replicas":
-        shard(model, world, sharding, "float32")
+        shard(model, world, sharding, "bfloat16" if is_rough else "float32")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    context = partial(torch.autocast, "cpu", torch.bfloat16) if is_rough else torch.enable_grad
     objective = Classification(loss, 5)
-    made = Gradients(model, objective, optimizer, torch.enable_grad, 2, CONFIG, loss.mixes, world)
+    made = Gradients(model, objective, optimizer, context, 2, config, loss.mixes, world)
     steps = []
     for step in range(2):
         totals = made.compute(own, step)
@@ -262,29 +273,14 @@ def save_again(world: World, run: Path, sharding: Sharding) -> tuple[list[str], 
     return hashes_of(world, run), differences
 
 
-def bfloat16_gradients(world: World, sharding: Sharding) -> list[torch.Tensor]:
-    """Compute the gradients of a batch of eight images under autocast."""
-    model = build_model(model_config("ViT-32x2x2/4", 5, 16), torch.Generator().manual_seed(0)).train()
-    assert isinstance(model.head, nn.Linear)
-    nn.init.normal_(model.head.weight, std=0.1, generator=torch.Generator().manual_seed(1))
-    images = torch.randint(0, 256, (8, 3, 16, 16), generator=torch.Generator().manual_seed(2))
-    ids = torch.arange(8)
-    whole = Batch(images.to(torch.uint8), {"labels": ids % 5}, ids >= 0, ids)
-    places = torch.from_numpy(places_of(divide(8, None, world), mixes=False))
-    if sharding != "replicas":
-        shard(model, world, sharding, "bfloat16")
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    autocast = partial(torch.autocast, "cpu", torch.bfloat16)
-    loss = Classification(ClassificationConfig(), 5)
-    gradients = Gradients(model, loss, optimizer, autocast, 1, TrainingConfig(batch_size=8), world=world)
-    gradients.compute(whole._each(lambda tensor: tensor[places]), 0)
-    return [collect(parameter.grad) for parameter in model.parameters()]
-
-
 def test_in_bfloat16_gradients_are_those_of_replicas(processes: Processes) -> None:
-    replicas = processes.run(2, bfloat16_gradients, "replicas")[0]
-    for gradients in processes.run(2, bfloat16_gradients, "fsdp"):
-        assert all(torch.equal(mine, other) for mine, other in zip(gradients, replicas, strict=True))
+    replicas, sharded = (
+        processes.run(2, gradients_of, "ViT-16x2x2/4", sharding, torch.bfloat16, 8, 8)
+        for sharding in ("replicas", "fsdp")
+    )
+    for steps in sharded:
+        for (_, gradients), (_, expected) in zip(steps, replicas[0], strict=True):
+            assert all(torch.equal(mine, other) for mine, other in zip(gradients, expected, strict=True))
 
 
 def order_of_sums(world: World) -> tuple[list[str], torch.Tensor]:
@@ -357,38 +353,18 @@ def test_the_image_before_is_read_once_more_where_images_are_mixed() -> None:
     assert places_of(divide(10, 5, World()), mixes=True).tolist() == list(range(10))
 
 
-def few_images(world: World) -> list[Any]:
-    """Compute the gradients of a batch of two images."""
-    model = nn.Linear(4, 1, bias=False).double()
-    nn.init.ones_(model.weight)
-    images = torch.arange(2, dtype=torch.uint8)[:, None, None, None].expand(2, 1, 2, 2)
-    whole = Batch(images, {}, torch.tensor([True, True]), torch.arange(2))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    gradients = Gradients(
-        model, Sum(), optimizer, torch.enable_grad, 1, TrainingConfig(batch_size=2), world=world
-    )
-    places = torch.from_numpy(places_of(divide(2, None, world), mixes=False))
-    totals = gradients.compute(whole._each(lambda tensor: tensor[places]), 0)
-    assert model.weight.grad is not None
-    return [totals["loss"].item(), model.weight.grad.tolist()]
-
-
-class Sum(nn.Module):
-    """The mean of a linear function of the pixels."""
-
-    def forward(self, model: nn.Module, batch: Batch, step: int, total_steps: int) -> Any:
-        return model(batch.images.double().flatten(1)).mean(), {}
-
-
 def test_a_process_without_images_takes_part(processes: Processes) -> None:
-    alone = few_images(World())
-    assert processes.run(3, few_images) == [alone] * 3
+    alone = gradients_of(World(), "ViT-16x2x2/4", count=2)
+    for steps in processes.run(3, gradients_of, "ViT-16x2x2/4", "replicas", torch.float64, 2):
+        for (totals, gradients), (expected, exact) in zip(steps, alone, strict=True):
+            assert totals == pytest.approx(expected)
+            for mine, other in zip(gradients, exact, strict=True):
+                torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-15)
 
 
 def all_predictions(world: World, size: int) -> list[Any]:
     """Predict data sets of several sizes, in batches of four images, some of which cannot be read."""
-    weights = torch.linspace(-1, 1, 8 * 8 * 3 * 7).view(-1, 7)
-    model = Pixels(weights)
+    model = Table(torch.randn(256, 7, generator=torch.Generator().manual_seed(0)))
     predictions = []
     for count in (1, 4, 21):
         samples, rejects = Noise(count, bad=frozenset({2, 20})), dict[str, str]()
@@ -396,18 +372,6 @@ def all_predictions(world: World, size: int) -> list[Any]:
         made = predict(model, batches, world=world)
         predictions.append([made.logits[:], made.labels, made.ids, made.bad, sorted(rejects)])
     return predictions
-
-
-class Pixels(nn.Module):
-    """A linear function of the pixels."""
-
-    def __init__(self, weights: torch.Tensor) -> None:
-        super().__init__()
-        self.weights: torch.Tensor
-        self.register_buffer("weights", weights)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.float().flatten(1) @ self.weights
 
 
 def test_every_image_is_evaluated_once_and_all_processes_have_the_same_bits(processes: Processes) -> None:

@@ -1,0 +1,51 @@
+"""Parts of ViTs that are not the original's, each as changes of a configuration."""
+
+from typing import Any
+
+from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, PE_ROTARY, VIT5_ROTARY
+from vitkit.models.zoo import VIT5
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "none": {"position": "none"},
+    "2-D": {"position": "learned_2d"},
+    "relative": {"position": "relative"},
+    "sines": {"position": "sincos_2d", "pool": "mean"},
+    "sines of MAE": {"position": "sincos_2d_mae"},
+    "every layer": {"position_at": "every_layer"},
+    "every layer, shared": {"position_at": "every_layer_shared"},
+    "2-D, every layer": {"position": "learned_2d", "position_at": "every_layer"},
+    "2-D, shared, mean": {"position": "learned_2d", "position_at": "every_layer_shared", "pool": "mean"},
+    "attention pooling": {"pool": "map"},
+    "attention pooling of other heads": {"pool": "map", "pool_heads": 4},
+    "max pooling": {"pool": "max", "register_tokens": 1},
+    "registers": {"register_tokens": 3},
+    "registers without position, mean": {"register_tokens": 2, "class_token_position": False, "pool": "mean"},
+    "a class token without a position": {"class_token_position": False},
+    "layer scale": {"layer_scale": 0.1},
+    "RMSNorm": {"norm": "rms", "norm_before_blocks": True},
+    "RMSNorm, attention pooling": {"norm": "rms", "pool": "map"},
+    "QK-norm": {"qk_norm": True},
+    "QK-norm, relative": {"qk_norm": True, "position": "relative", "qkv_bias": False},
+    "no biases of queries, keys and values": {"qkv_bias": False},
+    "ViT-5": VIT5,
+    "norm and layer scale before the blocks": {"norm_before_blocks": True, "layer_scale": 0.3},
+    "norm after the pooling": {"norm_after_pooling": True},
+    "norm after the mean": {"norm_after_pooling": True, "pool": "mean", "extra_class_token": True},
+    "rotary, EVA-02": {"rotary": EVA02_ROTARY},
+    "rotary, DINOv3": {"rotary": DINOV3_ROTARY, "position": "none", "register_tokens": 2},
+    "rotary, Perception Encoder": {"rotary": PE_ROTARY},
+    "rotary, of registers too": {"rotary": VIT5_ROTARY, "register_tokens": 4},
+    "class token and mean": {"pool": "token+mean", "register_tokens": 2},
+    "biases of offsets": {"position": "relative_bias"},
+    "biases of offsets, registers": {"position": "relative_bias", "register_tokens": 2, "pool": "mean"},
+    "biases of offsets of patches alone": {"position": "relative_bias", "pool": "map"},
+    "SwiGLU": {"mlp": "swiglu"},
+    "SwiGLU with a norm": {"mlp": "swiglu", "mlp_norm": True, "norm": "rms"},
+    "no final norm": {"final_norm": False},
+    "representation": {"representation_size": 7},
+    "other numbers": {"gelu": "erf", "norm_eps": 0.1},
+    "quick GELU": {"gelu": "quick"},
+    "axial": {"attention": "axial", "pool": "mean"},
+    "axial, QK-norm": {"attention": "axial", "pool": "mean", "qk_norm": True},
+    "axial, 2-D, attention pooling": {"attention": "axial", "pool": "map", "position": "learned_2d"},
+}
