@@ -521,7 +521,7 @@ def _observe(
         model.compute_buffers()
         # No kernels in C, which would read the numbers. PyTorch's GELU saves the same tensors, and `block`
         # takes the place of the block in C.
-        mask = getattr(block, "keep_mask", None)
+        mask = getattr(block, "keep_mask", _allocate_mask)
         fast.compute_as(model, replace(compute, gelu="pytorch", graph="eager"), None, block, mask)
         model.recompute = recompute
         ledger, larger = (_pass(model, count, compute, training) for count in (batch, batch + 1))
@@ -535,6 +535,13 @@ def _observe(
         # One image more adds the bytes of each image; what is left of the smaller batch belongs to no image.
         span.bytes += (batch_size - batch) * (other.bytes - span.bytes)
     return ledger
+
+
+def _allocate_mask(keys: Tensor, rate: float, like: Tensor) -> Tensor:
+    """Allocate what `keep_mask` does, which takes images one by one, in as many pieces for any number."""
+    images = torch.empty(like.shape, dtype=torch.bool)
+    _hashes = [torch.empty(like[0].numel(), dtype=torch.int64) for _ in range(3)]
+    return images.clone()
 
 
 def _pass(model: ImageModel, count: int, compute: Compute, training: bool) -> Ledger:
