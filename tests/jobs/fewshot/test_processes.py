@@ -4,22 +4,17 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import vitkit
-from tests.helpers.fewshot import SIZE, class_folders, save_start
+from tests.helpers.fewshot import class_folders, save_start
 from tests.helpers.processes import Processes, ending_of
-from vitkit.data.config import Preprocessing
-from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot import methods
-from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.world import World
 
 Seen = list[str]
@@ -64,23 +59,11 @@ def measure(world: World, folder: Path, cache: bool = False) -> tuple[dict[str, 
         return vitkit.fewshot(*given, cache=cache, **small).to_json(), seen
 
 
-def follow(world: World, folder: Path) -> tuple[dict[str, float], Seen]:
-    """Measure as a run's evaluator does."""
-    seen, model = Seen(), vitkit.load_model(folder / "start")
-    tracking = FewShotTracking(str(folder / "images"), shots=(1, 4))
-    device = torch.device("cpu")
-    extractor_of = partial(FeatureExtractor, preprocessing=Preprocessing(SIZE), device=device, batch_size=3)
-    evaluate = methods.follow(tracking, extractor_of, world=world)
-    with counted(seen):
-        return dict(evaluate(model, nn.Module())), seen
-
-
-@pytest.mark.parametrize("job", [measure, follow])
-def test_the_numbers_are_those_of_one_process(processes: Processes, folder: Path, job: Any) -> None:
-    numbers, alone = job(World(), folder)
+def test_the_numbers_are_those_of_one_process(processes: Processes, folder: Path) -> None:
+    numbers, alone = measure(World(), folder)
     assert len(set(alone)) == len(alone) > 6
     for size in (2, 3):
-        several = processes.run(size, job, folder)
+        several = processes.run(size, measure, folder)
         assert [measured for measured, _ in several] == [numbers] * size
         assert all(seen for _, seen in several)
         assert sorted(image for _, seen in several for image in seen) == sorted(alone)
