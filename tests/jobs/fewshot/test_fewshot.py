@@ -15,7 +15,7 @@ from PIL import Image
 
 import vitkit
 from tests.helpers.cli import Cli
-from tests.helpers.fewshot import SIZE, class_folders, save_start, write_image
+from tests.helpers.fewshot import SIZE, Seen, class_folders, counted, save_start, write_image
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
@@ -54,32 +54,24 @@ def test_numbers_are_those_of_each_step_done_by_hand(data: str, start: str) -> N
     assert (fewshot.chance, fewshot.majority, fewshot.models[0].features) == (1 / 3, 3 / 8, 16)
 
 
-def test_features_are_computed_once_for_what_is_drawn_or_tested(
-    data: str, start: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, hearing = list[int](), Hearing()
-    original = vitkit.ViT.features
-
-    def counting(self: Any, images: torch.Tensor, *rest: Any) -> torch.Tensor:
-        seen.append(len(images))
-        return original(self, images, *rest)
-
-    monkeypatch.setattr(vitkit.ViT, "features", counting)
+def test_features_are_computed_once_for_what_is_drawn_or_tested(data: str, start: str) -> None:
+    seen, hearing = Seen(), Hearing()
     small: dict[str, Any] = {"shots": (1, 2), "seeds": 2, "batch_size": 5}
-    first = vitkit.fewshot(start, data, **small)
     labels = class_numbers(open_data(data, Splits(0, 0.2)).splits["train"].labels)
     needed = len({index for seed in (0, 1) for index in Draws(labels, 3, seed).take(2).tolist()}) + 8
-    assert sum(seen) == needed
-    assert vitkit.fewshot(start, data, **small) == first
-    assert sum(seen) == needed  # all of it was kept
-    vitkit.fewshot(start, data, cache=False, **small)
-    assert sum(seen) == 2 * needed
-    for entry in Path("cache/features").iterdir():
-        entry.write_bytes(entry.read_bytes()[:-1])
-    assert vitkit.fewshot(start, data, listener=hearing, **small) == first
-    assert sum("damaged" in note for note in hearing.notes) == 2 and sum(seen) == 3 * needed
-    vitkit.fewshot(save_start(Path("other"), seed=1), data, **small)
-    assert sum(seen) == 4 * needed
+    with counted(seen):
+        first = vitkit.fewshot(start, data, **small)
+        assert len(seen) == needed
+        assert vitkit.fewshot(start, data, **small) == first
+        assert len(seen) == needed  # all of it was kept
+        vitkit.fewshot(start, data, cache=False, **small)
+        assert len(seen) == 2 * needed
+        for entry in Path("cache/features").iterdir():
+            entry.write_bytes(entry.read_bytes()[:-1])
+        assert vitkit.fewshot(start, data, listener=hearing, **small) == first
+        assert sum("damaged" in note for note in hearing.notes) == 2 and len(seen) == 3 * needed
+        vitkit.fewshot(save_start(Path("other"), seed=1), data, **small)
+        assert len(seen) == 4 * needed
 
 
 @settings(max_examples=25, deadline=None)

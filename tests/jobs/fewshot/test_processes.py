@@ -1,6 +1,5 @@
 """Few-shot evaluation by several processes against one."""
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,16 +8,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from torch import Tensor
 
 import vitkit
-from tests.helpers.fewshot import class_folders, save_start
+from tests.helpers.fewshot import Seen, class_folders, counted, save_start
 from tests.helpers.processes import Processes, ending_of
 from vitkit.evaluation.fewshot import methods
 from vitkit.world import World
-
-Seen = list[str]
-"""The hashes of the images that went through a model in one process."""
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "images" / name).write_bytes(b"no image")
     save_start(folder / "start")
     return folder
-
-
-def counted(seen: Seen) -> Any:
-    """Make the models of this process note the images that go through them."""
-    original = vitkit.ViT.features
-
-    def features(self: vitkit.ViT, images: Tensor, *rest: Any) -> Any:
-        seen.extend(hashlib.sha256(image.numpy().tobytes()).hexdigest() for image in images if image.any())
-        return original(self, images, *rest)
-
-    return patch.object(vitkit.ViT, "features", features)
 
 
 def measure(world: World, folder: Path, cache: bool = False) -> tuple[dict[str, Any], Seen]:
