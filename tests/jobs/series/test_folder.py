@@ -83,20 +83,17 @@ def test_a_kill_while_checkpoints_go_leaves_a_whole_run(
     """Killed between two of three checkpoints that go; then called again."""
     training_options = replace(SMALL.training, checkpoint_every=1, keep=3)
     saving = replace(SMALL, data=str(photos(tmp_path / "data")), training=training_options)
-    options = SeriesOptions(sweep_rates=(0.01,))
-    remove, out, gone = checkpoint.remove, tmp_path / "killed", list[Path]()
+    options, out, remove = SeriesOptions(sweep_rates=(0.01,)), tmp_path / "killed", checkpoint.remove
 
     def remove_one(path: Path) -> None:
-        if read_ended(out / "final") is not None:  # else an older checkpoint makes room in training
-            gone.append(path)
-            if len(gone) == 2:
-                raise KeyboardInterrupt
+        # Before it has ended, an older checkpoint makes room in training.
+        if read_ended(out / "final") is not None and len(list(path.parent.iterdir())) < 3:
+            raise KeyboardInterrupt
         remove(path)
 
-    monkeypatch.setattr(checkpoint, "remove", remove_one)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(checkpoint, "remove", remove_one)
         train_series(saving, out, options)
-    monkeypatch.setattr(checkpoint, "remove", remove)
     assert len(list((out / "final/checkpoints").glob("step-*"))) == 2
     assert survey(out / "final").whole == out / "final/checkpoints/step-00000004"
     written = (out / "final/model.safetensors").stat().st_mtime_ns

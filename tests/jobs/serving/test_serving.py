@@ -8,10 +8,8 @@ import random
 import shutil
 import signal
 import socket
-import struct
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,6 +23,7 @@ from benchmarks import load, serving_abuse
 
 import vitkit
 from tests.engines.models import NAMES, FakeRunner, fake_engines, small
+from tests.helpers.image_zoo import huge_png
 from tests.helpers.refusals import refused
 from tests.jobs.serving.live import SETTINGS, Gate, Live, live
 from vitkit.errors import VitkitError
@@ -101,12 +100,6 @@ def test_several_images_are_answered_each_by_itself(running: Live, photo: bytes)
     assert "image" in unreadable["error"]
 
 
-def png_of(width: int, height: int) -> bytes:
-    """Write the first chunk of a PNG of such a size, and no pixel."""
-    chunk = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
-
-
 JSON, IMAGE = "application/json; charset=utf-8", "image/jpeg"
 
 
@@ -125,8 +118,8 @@ JSON, IMAGE = "application/json; charset=utf-8", "image/jpeg"
         (IMAGE, b"", 422),
         (IMAGE, b"no image", 422),
         (IMAGE, b"\xff\xd8\xff", 422),
-        (IMAGE, png_of(1001, 1000), 422),
-        (IMAGE, png_of(2**31 - 1, 2**31 - 1), 422),
+        (IMAGE, huge_png(1001, 1000), 422),
+        (IMAGE, huge_png(2**31 - 1, 2**31 - 1), 422),
     ],
 )
 def test_what_is_no_list_or_no_image_or_too_large_a_one_is_refused(
