@@ -19,7 +19,6 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Splits
 from vitkit.evaluation.statistics import PairedDifference, paired_difference
 from vitkit.jobs.recipes import OTHER_RATES, recipe
-from vitkit.jobs.study import study
 from vitkit.jobs.study.ablate import Ablation, explain_rates, make_arms
 from vitkit.jobs.study.study import Arm, ArmResult, Comparison, StudyPlan, arm_table, conclusions
 from vitkit.result import Table
@@ -164,7 +163,7 @@ def test_arms_are_compared_seed_by_seed_and_those_that_diverged_are_told(tmp_pat
     expected = np.mean([slow.scores[seed] - base.scores[seed] for seed in ("0", "1")])
     assert slow.difference.mean == pytest.approx(expected)
     page = (tmp_path / "report.html").read_text()
-    assert "learning_rate 1e+36: not compared, because training diverged with every seed" in page
+    assert "learning_rate 1e+36: not compared, because training diverged" in page and "<svg" in page
     for place in ("base", "log_every-3", "log_every-3/seed-1"):
         assert f'href="{place}/report.html"' in page
     json.dumps(ablation.to_json())
@@ -285,14 +284,6 @@ def test_a_rate_at_the_end_of_a_sweep_is_told() -> None:
     said = conclusions(replace(COMPARISON, base=base, arms=(none, COMPARISON.arms[1])))
     assert said[2].startswith("The highest learning rate that was tried was the best for the base, position")
     assert not any("lowest" in sentence for sentence in said)
-
-
-def test_the_figure_has_each_arm() -> None:
-    plot = study.difference_plot(COMPARISON)
-    assert plot is not None
-    labels = [label.get_text() for label in plot.draw().axes[0].get_yticklabels()]
-    assert labels == ["position none", "pool mean"]
-    assert study.difference_plot(replace(COMPARISON, arms=())) is None
 
 
 @pytest.mark.parametrize(("images", "shown"), [(400, "+0.1 to"), (5_000, "+0.12 to")])
