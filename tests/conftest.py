@@ -159,6 +159,11 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     return call
 
 
+@pytest.fixture
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def without_report() -> Iterator[None]:
     """Write a word in place of a run's report while a module's tests last: its pictures take seconds."""

@@ -16,16 +16,6 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from vitkit.analysis import figures
-from vitkit.analysis.figures import (
-    METHOD_NAMES,
-    Points,
-    difference_figure,
-    fewshot_plot,
-    line_figure,
-    pretraining_plot,
-    scale_plot,
-    tracking_plot,
-)
 from vitkit.evaluation.classify import LabelScore, classification
 from vitkit.evaluation.fewshot.methods import FewShotScore
 from vitkit.evaluation.predictions import Predictions
@@ -125,14 +115,12 @@ def shown_box(text: Text, renderer: Any) -> Bbox:
 
 def overlap(first: Bbox, second: Bbox) -> bool:
     """Whether two boxes share more than a pixel both ways."""
-    width = min(first.x1, second.x1) - max(first.x0, second.x0)
-    height = min(first.y1, second.y1) - max(first.y0, second.y0)
-    return bool(width > SLACK and height > SLACK)
+    shared = Bbox.intersection(first, second)
+    return shared is not None and min(shared.size) > SLACK
 
 
 def contains(outer: Bbox, inner: Bbox) -> bool:
-    horizontally = outer.x0 <= inner.x0 and inner.x1 <= outer.x1
-    return bool(horizontally and outer.y0 <= inner.y0 and inner.y1 <= outer.y1)
+    return outer.count_contains(inner.corners()) == 4
 
 
 def columns(steps: int, *names: str) -> dict[str, np.ndarray]:
@@ -176,30 +164,32 @@ def few_shot(method: Any = "ridge", level: float = 0.5) -> list[FewShotScore]:
 
 
 def learned(word: str) -> list[Figure]:
-    methods = [score for method in METHOD_NAMES for score in few_shot(method)]
+    methods = [score for method in figures.METHOD_NAMES for score in few_shot(method)]
     several = {f"{i} {word} {i}": methods for i in range(3)}
     sizes = {f"{i} {word}": [(10**n, few_shot(level=n / 10)) for n in (4, 6, 8)] for i in range(3)}
     return [
-        fewshot_plot({word: methods}, f"12,345 test images of {word}", 0.1, 3),
-        fewshot_plot(several, f"360 test images of {word}", 0.1, 1),
-        pretraining_plot(sizes, f"360 test images of {word}", "ridge", 0.1, 3),
-        tracking_plot([10, 20, 30], {f"{i} shots": [0.2, 0.5, 0.7] for i in (1, 5, 10, 25)}, word),
+        figures.fewshot_plot({word: methods}, f"12,345 test images of {word}", 0.1, 3),
+        figures.fewshot_plot(several, f"360 test images of {word}", 0.1, 1),
+        figures.pretraining_plot(sizes, f"360 test images of {word}", "ridge", 0.1, 3),
+        figures.tracking_plot([10, 20, 30], {f"{i} shots": [0.2, 0.5, 0.7] for i in (1, 5, 10, 25)}, word),
     ]
 
 
 def benchmarks(word: str) -> list[Figure]:
-    lines: Mapping[str, Points] = {
+    lines: Mapping[str, figures.Points] = {
         f"{i} {word} {i}": [(size, 1e6 / size / (i + 1), None) for size in (64, 128, 224, 384, 512)]
         for i in range(4)
     }
     title = [f"Speed by image size on {word} (cpu)"]
-    return [line_figure({"": lines}, "image size", "images per second", title=title, is_fraction=False)]
+    return [
+        figures.line_figure({"": lines}, "image size", "images per second", title=title, is_fraction=False)
+    ]
 
 
 def rates(word: str) -> list[Figure]:
     up = "mean average precision on held-out images"
     return [
-        line_figure({"": {word: [(rate, 0.5, (0.4, 0.6)) for rate in tried]}}, "learning rate", up)
+        figures.line_figure({"": {word: [(rate, 0.5, (0.4, 0.6)) for rate in tried]}}, "learning rate", up)
         for tried in ([1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2], [8e-4, 9e-4, 1e-3, 1.1e-3])
     ]
 
@@ -215,15 +205,16 @@ def laws(word: str) -> list[Figure]:
     few = [point(x, 3 / x) for x in (14, 34, 80, 189, 449)]
     flops = [point(1e15 * x, 3 / x) for x in (14, 34, 80, 189, 449)]
     return [
-        scale_plot(few, law(14, 80, 1347), point(1347, 0.0), law(1347, 13470), "images", axis, True),
-        scale_plot(flops, [], None, [], "FLOPs of training", axis, False),
+        figures.scale_plot(few, law(14, 80, 1347), point(1347, 0.0), law(1347, 13470), "images", axis, True),
+        figures.scale_plot(flops, [], None, [], "FLOPs of training", axis, False),
     ]
 
 
 def differences(word: str) -> list[Figure]:
     wide, axis = (-0.05, 0.02), "fraction of labels right less that of the base, in points"
     return [
-        difference_figure([(f"{word} {i}", -0.015, wide) for i in range(count)], axis) for count in (1, 2, 12)
+        figures.difference_figure([(f"{word} {i}", -0.015, wide) for i in range(count)], axis)
+        for count in (1, 2, 12)
     ]
 
 
@@ -293,5 +284,8 @@ FIGURES: Mapping[str, Callable[[str], Sequence[Figure]]] = {
     [pytest.param(name, word, id=f"{name}-{kind}") for kind, word in LABELS.items() for name in FIGURES],
 )
 def test_no_text_of_a_figure_lies_over_another_or_over_the_edge(name: str, word: str) -> None:
-    faults = [find_faults(figure) for figure in FIGURES[name](word)]
-    assert faults == [[]] * len(faults)
+    drawn = FIGURES[name](word)
+    assert [find_faults(figure) for figure in drawn] == [[]] * len(drawn)
+    for axes in [axes for figure in drawn for axes in figure.axes if name == "few-shot"]:
+        heights = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.lines])
+        assert min(axes.get_ylim()) <= heights.min() and heights.max() <= max(axes.get_ylim())

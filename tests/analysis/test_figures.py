@@ -9,19 +9,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vitkit.analysis import figures
-from vitkit.analysis.figures import fewshot_plot, pretraining_plot
-from vitkit.evaluation.classify import classification
-from vitkit.evaluation.fewshot.config import Method
-from vitkit.evaluation.fewshot.methods import FewShotScore
-from vitkit.evaluation.predictions import Predictions
 
 RNG = np.random.default_rng(0)
-
-
-def columns(steps: int, *names: str) -> dict[str, np.ndarray]:
-    return {"step": np.arange(1.0, steps + 1), "epoch": np.arange(1.0, steps + 1) / 7} | {
-        name: RNG.random(steps) for name in names
-    }
 
 
 def test_saved_files_and_same_bytes(tmp_path: Path) -> None:
@@ -30,11 +19,7 @@ def test_saved_files_and_same_bytes(tmp_path: Path) -> None:
     written = []
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        result = classification(
-            Predictions(np.eye(3, dtype=np.float32), np.arange(3), np.arange(3), np.zeros(0, np.int64)),
-            ["a", "b", "c"],
-        )
-        figure = figures.confusion_matrix(result.confusion_cells, result.class_names, "3 images")
+        figure = figures.confusion_matrix([(0, 0, 3)], ["cat"], "3 images")
         written.append(figures.save_figure(figure, tmp_path / folder / "fig.1"))
     (png, svg), (_, other) = written
     assert (png.name, svg.name) == ("fig.1.png", "fig.1.svg")
@@ -45,17 +30,13 @@ def test_saved_files_and_same_bytes(tmp_path: Path) -> None:
 
 
 def test_identifiers_of_two_figures_differ() -> None:
-    train, validation = columns(30, "loss", "learning_rate"), columns(3, "loss", "accuracy")
-    drawn = [figures.training_curves(train, validation, best=1)[0] for _ in "ab"]
-    svgs = [figures.figure_svg(figure, name) for figure, name in zip(drawn, "ab", strict=True)]
+    svgs = [figures.figure_svg(figures.confusion_matrix([(0, 0, 3)], ["cat"], "3 images"), x) for x in "ab"]
     ids = [set(re.findall(r' id="([^"]+)"', svg)) for svg in svgs]
     assert ids[0] and not ids[0] & ids[1]
 
 
 def texts(figure: Figure) -> str:
-    return " ".join(
-        text for text in ET.fromstring(figures.figure_svg(figure, "x")).itertext() if text.strip()
-    )
+    return " ".join(ET.fromstring(figures.figure_svg(figure, "x")).itertext())
 
 
 def test_confusion_shows_counts() -> None:
@@ -87,7 +68,6 @@ def test_heat_overlay_is_bright_where_the_heat_is() -> None:
     heat = np.zeros((4, 4))
     heat[1, 2] = 1
     overlay = figures.heat_overlay(image, heat).astype(int).sum(-1)
-    assert np.unravel_index(overlay.argmax(), overlay.shape)[0] // 8 == 1
     assert overlay[12, 20] == overlay.max() and overlay[0, 0] == overlay.min()
     assert np.ptp(figures.heat_overlay(image, np.ones((4, 4))).reshape(-1, 3), axis=0).max() == 0
 
@@ -96,27 +76,9 @@ def test_enlarged_repeats_whole_pixels() -> None:
     image = RNG.integers(0, 256, (8, 6, 3), dtype=np.uint8)
     large = figures.enlarged(image, 128)
     assert large.shape == (128, 96, 3) and (large[::16, ::16] == image).all()
-    assert figures.enlarged(large, 100) is not None and figures.enlarged(large, 10).shape == large.shape
+    assert figures.enlarged(large, 10).shape == large.shape
 
 
 @pytest.mark.parametrize(("side", "start"), [(8, "data:image/png;base64,"), (200, "data:image/jpeg;base64,")])
 def test_image_data_uri(side: int, start: str) -> None:
     assert figures.image_data_uri(RNG.integers(0, 256, (side, side, 3), dtype=np.uint8)).startswith(start)
-
-
-def test_every_point_of_a_few_shot_figure_lies_inside_its_panel() -> None:
-    """Several panels share one scale, and their values are higher the more shots there are."""
-
-    def measured(method: Method, shots: int, mean: float) -> FewShotScore:
-        return FewShotScore(method, shots, (mean,), mean, 0.02, None, (), (), ())
-
-    rising = [measured("ridge", shots, 0.3 + 0.05 * shots) for shots in (1, 5, 10)]
-    several = {"a": rising, "b": [*rising, *(measured("knn", shots, 0.9) for shots in (1, 5, 10))]}
-    for figure in (
-        fewshot_plot(several, "360 test images", 0.1, 5),
-        pretraining_plot({"B": [(1_000, rising), (10_000, rising)]}, "360 test images", "ridge", 0.1, 5),
-    ):
-        for axes in figure.axes:
-            low, high = axes.get_ylim()
-            heights = [y for line in axes.lines for y in np.asarray(line.get_ydata(), float).tolist()]
-            assert heights and low <= min(heights) and max(heights) <= high

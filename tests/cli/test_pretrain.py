@@ -4,27 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from tests.helpers.cli import Cli
+from tests.helpers.photos import picture
 from vitkit.cli.main import run
 
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    folder = tmp_path / "photos"
-    for number in range(30):
-        place = folder / ("a/b" if number % 2 else "c") / f"{number}.jpg"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(number).integers(0, 256, (4, 4, 3), dtype=np.uint8)
-        Image.fromarray(pixels.repeat(20, 0).repeat(25, 1)).save(place)
-    return folder
+ALONE = ("--workers", "0", "--threads", "1")
 
 
 def pretrain(*arguments: str) -> int:
-    return run(["pretrain", *arguments, "--workers", "0", "--threads", "1"])
+    return run(["pretrain", *arguments, *ALONE])
 
 
 def recorded(folder: Path) -> dict[str, Any]:
@@ -32,11 +22,14 @@ def recorded(folder: Path) -> dict[str, Any]:
     return options
 
 
-def test_photos_get_the_model_and_the_size_of_photos(photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    small = ["--decoder-width", "16", "--decoder-heads", "2", "--decoder-depth", "1"]
-    short = ["--steps", "2", "--batch-size", "4", "--out", str(out)]
-    assert pretrain(str(photos), "--objective", "mae", *small, *short) == 0
+def test_photos_get_the_model_and_the_size_of_photos(tmp_path: Path) -> None:
+    out, photos = tmp_path / "run", tmp_path / "photos"
+    for number in range(30):
+        path = photos / ("a/b" if number % 2 else "c") / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture((90, 160, 60), number).resize((100, 80)).save(path)
+    small = "--objective mae --decoder-width 16 --decoder-heads 2 --decoder-depth 1 --steps 2 --batch-size 4"
+    assert pretrain(str(photos), *small.split(), "--out", str(out)) == 0
     options = recorded(out)
     assert options["model"] == "ViT-192x9x3/8" and options["preprocessing"]["image_size"] == [128, 128]
     assert options["architecture"]["position"] == "sincos_2d_mae"
@@ -46,12 +39,10 @@ def test_photos_get_the_model_and_the_size_of_photos(photos: Path, tmp_path: Pat
     assert options["optimizer"]["warmup_steps"] == 0
 
 
-def test_small_images_are_learned_on_two_cores_and_judged_on_the_way(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_small_images_are_learned_on_two_cores_and_judged_on_the_way(tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "run"
     arguments = "--model ViT-16x1x2/8 --steps 2 --batch-size 16 --fewshot.data digits --fewshot.shots 1,5"
-    assert pretrain("digits", *arguments.split(), "--out", str(out)) == 0
+    printed = cli(["pretrain", "digits", *arguments.split(), *ALONE, "--out", str(out)])
     options = recorded(out)
     assert options["task"] == "masked-patches" and options["preprocessing"]["image_size"] == [32, 32]
     assert options["optimizer"]["learning_rate"] == 1e-3  # the paper scales it with no batch
@@ -59,7 +50,6 @@ def test_small_images_are_learned_on_two_cores_and_judged_on_the_way(
     measured = {line["evaluator"]: line for line in lines if line["kind"] == "evaluation"}
     assert {"ridge_1_shots", "ridge_5_shots", "knn_5_shots"} <= measured["fewshot"].keys()
     assert 0 <= measured["probe"]["logistic_all"] <= 1
-    printed = capsys.readouterr()
     assert "knn" in printed.err and "linear probe" in printed.err
     assert f"vitkit fewshot {out}" in printed.out
     page = (out / "report.html").read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.cli import Cli
+from tests.helpers.cli import Cli, Printed
 from tests.helpers.command_runs import children
 from vitkit.cli.main import run as command
 from vitkit.durable import hash_file
@@ -34,31 +34,19 @@ def start(*arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+def finish(process: "subprocess.Popen[str]", code: int = 0) -> Printed:
     try:
-        out, err = process.communicate(timeout=SECONDS)
+        printed = Printed(*process.communicate(timeout=SECONDS))
     finally:
         process.kill()
-    return process.returncode, out, err
+    assert process.returncode == code and "Traceback" not in printed.err, printed.err
+    return printed
 
 
-def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
-    end = time.monotonic() + SECONDS
-    while not path.exists():
-        assert process.poll() is None, finish(process)
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def losses(run: Path) -> list[float]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines if '"evaluator"' not in line]
-
-
-def accuracies(run: Path) -> list[float]:
-    """Read what the few-shot evaluation measured while a model was trained."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line["ridge_5_shots"] for line in lines if line.get("evaluator") == "fewshot"]
+def measured(run: Path, name: str) -> list[float]:
+    """Read a number of every line of a run's log that has it."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [line[name] for line in lines if name in line]
 
 
 def test_two_processes_train_what_one_does_and_the_same_bits_though_one_of_them_is_killed(
@@ -69,25 +57,22 @@ def test_two_processes_train_what_one_does_and_the_same_bits_though_one_of_them_
     options = (*RUN, "--fewshot.data", "digits", "--fewshot.shots", "1,5")
     assert command([*options, "--out", str(alone)]) == 0
     several = (*options, "--processes", "2", "--sharding", "fsdp", "--out")
-    code, _, err = finish(start(*several, str(whole)))
-    assert code == 0, err
+    finish(start(*several, str(whole)))
     process = start(*several, str(run))
-    wait_for(run / "checkpoints" / "step-00000010" / "COMMIT", process)
+    while not (run / "checkpoints" / "step-00000010" / "COMMIT").exists():
+        assert process.poll() is None, finish(process)
+        time.sleep(0.02)
     os.kill(children(process.pid)[-1], signal.SIGKILL)
-    code, _, err = finish(process)
-    assert code == 1
+    err = finish(process, 1).err
     assert "was ended by SIGKILL" in err and "run the same command again" in err
-    assert "Traceback" not in err
-    code, out, err = finish(start(*several, str(run)))
-    assert code == 0, err
-    assert "resumed" in out and "Traceback" not in err
+    out = finish(start(*several, str(run))).out
     for name in ("model.safetensors", "metrics.jsonl"):
         assert hash_file(whole / name) == hash_file(run / name)
-    assert "among 2 processes" in out
+    assert "resumed" in out and "among 2 processes" in out
     assert out.count("report ") == 1  # one process alone speaks
-    assert losses(run) == pytest.approx(losses(alone), abs=1e-4)
-    assert len(accuracies(alone)) == 3
-    assert accuracies(run) == pytest.approx(accuracies(alone), abs=0.02)
+    assert measured(run, "loss") == pytest.approx(measured(alone, "loss"), abs=1e-4)
+    assert len(measured(alone, "ridge_5_shots")) == 3
+    assert measured(run, "ridge_5_shots") == pytest.approx(measured(alone, "ridge_5_shots"), abs=0.02)
     lines = [json.loads(line) for line in (run / "speed.jsonl").read_text().splitlines() if line]
     assert all(line["slowest_process"] in (0, 1) and 0 <= line["waiting"] <= 1 for line in lines)
     assert "waiting" not in (alone / "speed.jsonl").read_text()
@@ -96,16 +81,14 @@ def test_two_processes_train_what_one_does_and_the_same_bits_though_one_of_them_
 
 
 def test_one_process_is_not_started_by_torchrun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    def refuse(*arguments: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr("torch.distributed.run.run", refuse)
+    monkeypatch.setattr("torch.distributed.run.run", None)  # whoever called it would fail
     short = ("1" if word == "15" else word for word in RUN)
-    alone = ("--processes", "1", "--sharding", "fsdp")
-    assert command([*short, *alone, "--out", str(tmp_path / "run")]) == 0
-    assert "--sharding fsdp divides a run among processes, and there is one" in capsys.readouterr().err
+    said = cli([*short, "--processes", "1", "--sharding", "fsdp", "--out", str(tmp_path / "run")])
+    assert "--sharding fsdp divides a run among processes, and there is one" in said.err
+    # After the digits come photos, which are looked at first: are there enough to train from scratch?
+    assert said.out.endswith("vitkit data check FOLDER_OF_YOUR_CLASS_FOLDERS\n")
 
 
 def test_two_processes_evaluate_as_one_does(tmp_path: Path, without_report: None, cli: Cli) -> None:
@@ -114,21 +97,17 @@ def test_two_processes_evaluate_as_one_does(tmp_path: Path, without_report: None
     cli([*short, "--out", str(run)])
     arguments = ("evaluate", str(run), "--batch-size", "7", "--json")
     expected = json.loads(cli(arguments).out)
-    code, out, err = finish(start(*arguments, "--processes", "2"))
-    assert code == 0, err
-    evaluation = json.loads(out)  # printed once
+    evaluation = json.loads(finish(start(*arguments, "--processes", "2")).out)  # printed once
     for name in ("split", "count", "correct", "accuracy", "per_class"):
         assert evaluation[name] == expected[name]
     assert evaluation["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
-RANKS = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
-
-
 def test_processes_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     for count in ("0", "x", "1" + "0" * 30):
         assert "--processes is from 1 to" in cli([*RUN, "--processes", count], 1).err
-    for name, value in RANKS.items():  # they are processes already
+    ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in ranks.items():  # they are processes already
         monkeypatch.setenv(name, value)
     for verb in (RUN, ("evaluate", "run"), ("fewshot", "run")):
         assert "leave --processes out" in cli([*verb, "--processes", "2"], 1).err

@@ -12,16 +12,12 @@ SERIES = [
     *("--steps", "3", "--warmup-steps", "1", "--threads", "1", "--sweep-rates", "0.001,0.01", "--runs", "2"),
 ]
 
-pytestmark = pytest.mark.usefixtures("without_report")
+pytestmark = pytest.mark.usefixtures("without_report", "in_an_empty_folder")
 
 
-def test_a_series_is_resumed_with_its_own_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_series_is_resumed_with_its_own_options(cli: Cli) -> None:
     said = cli([*SERIES, "--out", "runs"]).text
     assert "is the best on 180 held-out images" in said and "the mean of 2 seeds; standard deviation" in said
-    assert "vitkit predict runs IMAGE_OR_FOLDER (the model of seed-0)" in said
     assert "This series of runs has finished" in cli(["train", "--resume", "runs", "--threads", "1"]).out
     Path("study.json").write_text("{}")
     member = "runs/seed-0"

@@ -9,11 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 import vitkit
-from tests.helpers.cli import Cli
+from tests.helpers.cli import Capture, Cli
 from tests.helpers.hostile import HOSTILE, OBEYED, SHOWN
 from vitkit.cli import console, streams
 from vitkit.cli.main import run
@@ -25,12 +26,8 @@ def vitkit_in_a_shell(command: str, **environment: str) -> subprocess.CompletedP
     """Run a line of a shell in which `vitkit` is the command."""
     line = f'vitkit() {{ "{sys.executable}" -m vitkit "$@"; }}; {command}'
     source = str(Path(vitkit.__file__).parents[1])
-    return subprocess.run(
-        ["bash", "-c", line],
-        capture_output=True,
-        timeout=1800,
-        env={**os.environ, "PYTHONPATH": source, **environment},
-    )
+    given = {**os.environ, "PYTHONPATH": source, **environment}
+    return subprocess.run(["bash", "-c", line], capture_output=True, env=given)
 
 
 # The end
@@ -55,9 +52,8 @@ def test_a_reader_that_goes_away_early() -> None:
 
 
 def test_closed_streams() -> None:
-    done = vitkit_in_a_shell(
-        "vitkit recipes >&- <&- 2>&-; echo $?; vitkit x 2>&-; echo $?; vitkit x 2>/dev/full; echo $?"
-    )
+    commands = ("vitkit recipes >&- <&- 2>&-", "vitkit x 2>&-", "vitkit x 2>/dev/full")
+    done = vitkit_in_a_shell("; ".join(f"{command}; echo $?" for command in commands))
     assert done.stdout.decode().split()[-3:] == ["0", "2", "2"]
     assert not done.stderr
 
@@ -67,28 +63,18 @@ def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
         "import os; from vitkit.cli import streams; streams.prepare(); "
         f"file = open({str(tmp_path / 'new')!r}, 'w'); assert file.fileno() > 2; print('x', flush=True)"
     )
-    line = f'"{sys.executable}" -c "{code}" <&- >&-'
-    done = vitkit_in_a_shell(line)
+    done = vitkit_in_a_shell(f'"{sys.executable}" -c "{code}" <&- >&-')
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "new").read_text() == ""
 
 
-class Refusing(io.StringIO):
-    def __init__(self, error: OSError) -> None:
-        super().__init__()
-        self.error = error
-
-    def flush(self) -> None:
-        raise self.error
-
-
-def test_standard_output_that_refuses(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stdout", Refusing(OSError(28, "No space left on device")))
+def test_standard_output_that_refuses(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    stdout = Mock(wraps=io.StringIO(), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    stdout.flush.side_effect = OSError(28, "No space left on device")
     assert run(["models", "ViT-B/16"]) == 1 and "No space left" in capsys.readouterr().err
     assert run(["models", "nothing*"]) == 1 and "No name matches" in capsys.readouterr().err
-    monkeypatch.setattr(sys, "stdout", Refusing(BrokenPipeError()))
+    stdout.flush.side_effect = BrokenPipeError()
     assert run(["models", "ViT-B/16"]) == 141 and not capsys.readouterr().err
 
 
@@ -109,24 +95,18 @@ def test_output_of_any_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
     streams.prepare()
-    assert run(["predict", "model", "猫é.png"]) == 0
     assert run(["predict", "model", "猫é.png", "--json"]) == 0
+    assert run(["predict", "model", "猫é.png"]) == 0
     assert run(["predict", "model", "猫猫.png"]) == 1
-    assert run(["predict", "--help"]) == 0
     text = out.buffer.getvalue().decode(encoding)
-    lines = [line for line in text.splitlines() if line.startswith("{")]
-    assert json.loads(lines[0])["image"] == "猫é.png"
+    assert json.loads(text.splitlines()[0])["image"] == "猫é.png"
     assert (r"\u732b" in text) == (encoding != "utf-8")
 
 
 def test_the_locale_c_without_utf8_mode(tmp_path: Path) -> None:
     (tmp_path / "é.png").write_bytes(Path("images/a/0.png").read_bytes())
-    done = vitkit_in_a_shell(
-        "vitkit predict model é.png --json; vitkit predict model é.png",
-        LC_ALL="C",
-        PYTHONCOERCECLOCALE="0",
-        PYTHONUTF8="0",
-    )
+    without = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = vitkit_in_a_shell("vitkit predict model é.png --json; vitkit predict model é.png", **without)
     line, *table = done.stdout.decode("ascii").splitlines()
     assert json.loads(line)["image"] == "é.png" and not done.stderr
     assert r"\xc3\xa9.png" in "".join(table)
@@ -141,10 +121,7 @@ def standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 def test_names_that_are_not_utf8(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli) -> None:
     name = b"caf\xe9 \xff.png"
-    try:
-        (tmp_path / os.fsdecode(name)).write_bytes(Path("images/a/0.png").read_bytes())
-    except OSError:
-        pytest.skip("this file system has no such names")
+    (tmp_path / os.fsdecode(name)).write_bytes(Path("images/a/0.png").read_bytes())
     standard_input(monkeypatch, name + b"\n\n")
     line = json.loads(cli(["predict", "model", "-", "--json"]).out)
     assert base64.b64decode(line["image_base64"]) == name and line["image"] == r"caf\xe9 \xff.png"
@@ -160,16 +137,13 @@ def test_lists_that_are_no_lists(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> N
         (b"x" * 5000, "File name too long"),
     ):
         standard_input(monkeypatch, data)
-        captured = cli(["predict", "model", "-"], 1)
-        assert message in captured.out + captured.err
+        assert message in cli(["predict", "model", "-"], 1).text
 
 
 # Control characters
 
 
-def test_class_names_and_files_are_shown_not_obeyed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_class_names_and_files_are_shown_not_obeyed(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / f"{HOSTILE}.png").write_bytes(Path("images/a/0.png").read_bytes())
     (tmp_path / f"{HOSTILE}.jpg").write_text("no image")
     for arguments in (
@@ -182,14 +156,13 @@ def test_class_names_and_files_are_shown_not_obeyed(
         ["train", "--data", HOSTILE],
     ):
         run(arguments)
-        captured = capsys.readouterr()
-        text = captured.out + captured.err
+        text = "".join(capsys.readouterr())
         assert not any(character in text for character in OBEYED), arguments
         assert r"\x1b" in text or r"\u001b" in text, arguments
 
 
 def test_tables_bars_and_warnings_are_shown_not_obeyed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     names = ["[red]dog[/red]", "[/]", "[bold"]  # no markup is taken from a name
     console.print_table(("class", "images"), [(name, "3") for name in names])
@@ -219,9 +192,7 @@ def test_colours_and_movements_of_the_cursor_stay() -> None:
 # Progress without a terminal
 
 
-def test_a_log_tells_how_a_loop_goes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_tells_how_a_loop_goes(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: clock.now))
     with console.TerminalListener().progress("training", 1000) as progress:

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 import vitkit
 from vitkit.cli.options import parse_given
 from vitkit.cli.train import describe_training, options_of_run
@@ -11,16 +9,12 @@ from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.runs.config import Run, with_options
 
 
-@pytest.mark.parametrize("run", [Run(), vitkit.recipe("digits"), vitkit.recipe("imagenet-vit-b16")])
-def test_without_options_the_run_stays_as_it_is(run: Run) -> None:
-    assert parse_given(None, describe_training("train", run), [], "train") == {}
-
-
 def test_what_is_given_stays_over_other_defaults() -> None:
-    line = ["--learning_rate=0.5", "--splits.seed", "3", "--no-flip"]
-    line += ["--fewshot.data", "digits", "--fewshot.every", "7"]
-    line += ["--image-size", "32", "--max-pixels", "99", "--warmup-steps", "10000"]
-    given = options_of_run(parse_given(None, describe_training("train", Run()), line, "train"))
+    line = (
+        "--learning_rate=0.5 --splits.seed 3 --no-flip --fewshot.data digits --fewshot.every 7 "
+        "--image-size 32 --max-pixels 99 --warmup-steps 10000"
+    )
+    given = options_of_run(parse_given(None, describe_training("train", Run()), line.split(), "train"))
     base = vitkit.recipe("imagenet-vit-b16")
     assert base.optimizer.warmup_steps == 10_000  # the same as the base's, and given all the same
     preprocessing = replace(base.preprocessing, image_size=(32, 32))

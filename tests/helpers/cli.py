@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import pytest
+
 
 class Printed(NamedTuple):
     """Holds what a command has written, and nothing that was written before it."""
@@ -18,3 +20,5 @@ class Printed(NamedTuple):
 
 Cli = Callable[..., Printed]
 """Runs words of a command line, and holds that it ends with 0 or the code that is given behind them."""
+
+Capture = pytest.CaptureFixture[str]

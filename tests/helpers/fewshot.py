@@ -1,7 +1,9 @@
 """Images and checkpoints for few-shot evaluation."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -12,6 +14,8 @@ from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard
 
 SIZE = (8, 12)
+Seen = list[str]
+"""The hashes of the images that went through a model in one process."""
 
 
 def write_image(path: Path, seed: int, level: int) -> None:
@@ -39,3 +43,14 @@ def save_start(
         made.card = card
     save_model(made, path)
     return str(path)
+
+
+def counted(seen: Seen) -> Any:
+    """Make the models of this process note the images that go through them."""
+    original = vitkit.ViT.features
+
+    def features(self: vitkit.ViT, images: torch.Tensor, *rest: Any) -> Any:
+        seen.extend(hashlib.sha256(image.numpy().tobytes()).hexdigest() for image in images if image.any())
+        return original(self, images, *rest)
+
+    return patch.object(vitkit.ViT, "features", features)

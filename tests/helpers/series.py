@@ -1,16 +1,19 @@
 """Small series of runs, their images, and a stand-in for their training."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from tests.helpers.small_digits import small_run
 from vitkit.config import write
 from vitkit.durable import hash_file
+from vitkit.jobs import train_run
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
 from vitkit.runs.run_options import SeriesOptions
@@ -48,6 +51,16 @@ def photos(root: Path, *splits: str) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels.astype(np.uint8)).save(path)
     return root
+
+
+def before_each_run(patch: pytest.MonkeyPatch, call: Callable[[Path], object]) -> None:
+    """Call a function with the folder of each run of a series before it is trained; it may raise an error."""
+
+    def train(run: Run, folder: Path, **options: Any) -> Path:
+        call(folder)
+        return train_run.train_run(run, folder, **options)
+
+    patch.setattr("vitkit.jobs.train.train_run", train)
 
 
 class Pretended:

@@ -3,10 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
-from vitkit.errors import VitkitError
 from vitkit.jobs import vtab as job
 from vitkit.jobs.vtab import TaskScore, Vtab
 
@@ -32,9 +29,3 @@ def score(folder: str, accuracy: float, low: float, high: float) -> TaskScore:
     counts = {"images": 100, "unreadable": 0, "repeated": 0}
     others: Any = {"majority": 0.5, "verdict": "better than guessing", "learning_rate": 0.01, **counts}
     return TaskScore(task=task, accuracy=accuracy, interval=(low, high), **others)
-
-
-def refusal(*arguments: Any, **options: Any) -> str:
-    with pytest.raises(VitkitError) as caught:
-        vtab(*arguments, **options)
-    return str(caught.value)

@@ -34,11 +34,6 @@ def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
 def no_report(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write no more reports, whose pictures take seconds, once a run has its own."""
     monkeypatch.setattr("vitkit.jobs.train_run.write_report", lambda folder, **_: folder)

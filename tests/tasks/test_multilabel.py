@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +14,13 @@ from tests.helpers.cli import Cli
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
-from vitkit.evaluation.classify import MultiLabel, multi_label
+from vitkit.evaluation.classify import multi_label
 from vitkit.evaluation.predictions import Predictions
 from vitkit.runs.config import Run, StartConfig
 from vitkit.training.config import OptimizerConfig, TrainingConfig
-from vitkit.weights.model_card import ModelCard
+from vitkit.weights.model_card import card_of
+
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 LABELS = ("bar", "disc", "square")
 COLOURS = {"bar": (50, 80, 240), "disc": (40, 200, 60), "square": (230, 40, 40)}
@@ -50,7 +51,7 @@ def draw_images(root: Path, count: int, seed: int = 0) -> dict[str, set[str]]:
 
 
 def write_table(path: Path, sets: dict[str, set[str]], separator: str = ";") -> Path:
-    rows = [f"{name},{separator.join(sorted(labels))}" for name, labels in sets.items()]
+    rows = [f'{name},"{separator.join(sorted(labels))}"' for name, labels in sets.items()]
     path.write_text("\n".join(["path,labels", *rows]) + "\n")
     return path
 
@@ -76,32 +77,24 @@ def trained(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return vitkit.train(replace(SMALL, data=str(shapes)), tmp_path_factory.mktemp("runs") / "run")
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    yield
-
-
-def test_it_learns(trained: Path) -> None:
+def test_it_learns(trained: Path, cli: Cli) -> None:
     """Ranking by chance gives 0.35, the colours that are seen most 0.5 or so."""
-    evaluation = vitkit.evaluate(trained)
-    result = evaluation.result
-    assert isinstance(result, MultiLabel) and isinstance(evaluation.predictions, Predictions)
-    assert (result.count, result.labels_that_occur) == (52, 3)
-    assert result.mean_average_precision is not None and result.mean_average_precision > 0.9
-    assert result.subset_accuracy > 0.7
-    np.testing.assert_array_equal(evaluation.predictions.labels, evaluation.data.splits["test"].labels)
+    numbers = json.loads(cli(["evaluate", str(trained), "--json"]).out)
+    assert {score["name"] for score in numbers["per_label"]} == set(LABELS)
+    assert (numbers["count"], numbers["labels_that_occur"]) == (52, 3)
+    assert numbers["mean_average_precision"] > 0.9 and numbers["subset_accuracy"] > 0.7
+    said = cli(["evaluate", str(trained)])
+    assert "mean average precision of 3 labels on 52 test images" in said.text
+    assert {*LABELS} <= {line.split(" ")[0] for line in said.out.splitlines()}
 
 
 def test_the_run_folder_says_what_was_learned(trained: Path) -> None:
     """Best are the weights of the best average precision."""
-    card, record, config, validation = (
-        json.loads((trained / name).read_text())
-        for name in ("model.json", "data.json", "config.json", "evaluation/val.json")
+    card, validation = (
+        json.loads((trained / name).read_text()) for name in ("model.json", "evaluation/val.json")
     )
     assert card["task"] == {"name": "multi-label", "loss": "sigmoid"}
-    assert card["class_names"] == list(LABELS) and config["run"]["task"] == "multi-label"
-    assert record["images"] == {"train": 182, "val": 26, "test": 52}
+    assert card["class_names"] == list(LABELS)
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     validations = [line for line in lines if line["kind"] == "validation"]
     assert [line["step"] for line in validations] == [50, 100, 150]
@@ -117,33 +110,21 @@ def test_the_run_folder_says_what_was_learned(trained: Path) -> None:
     assert page.count("<td>bar</td>") == 2  # of the labels and of the counts
 
 
-def test_commands_tell_the_labels(trained: Path, shapes: Path, cli: Cli) -> None:
-    text = cli(["evaluate", str(trained)]).out
-    assert "mean average precision of 3 labels on 52 test images" in " ".join(text.split())
-    assert all(any(line.startswith(label) for line in text.splitlines()) for label in LABELS)
-    numbers = json.loads(cli(["evaluate", str(trained), "--json"]).out)
-    assert {score["name"] for score in numbers["per_label"]} == set(LABELS)
-
-
 def test_predictions_name_all_labels_from_a_half_on(trained: Path, tmp_path: Path, cli: Cli) -> None:
-    draw = np.random.default_rng(5)
     several = Image.new("RGB", (32, 24), (100, 100, 100))
     canvas = ImageDraw.Draw(several)
     canvas.rectangle((1, 1, 10, 10), fill=COLOURS["square"])
     canvas.ellipse((18, 8, 27, 17), fill=COLOURS["disc"])
     several.save("several.png")
-    picture(set(), draw).save("none.png")
-    printed = cli(["predict", str(trained), "several.png", "none.png", "--json"]).out
-    first, second = [json.loads(line) for line in printed.splitlines()]
+    picture(set(), np.random.default_rng(5)).save("none.png")
+    line = ["predict", str(trained), "several.png", "none.png"]
+    first, second = map(json.loads, cli([*line, "--json"]).out.splitlines())
     assert set(first["labels"]) == {"square", "disc"} and second["labels"] == []
-    assert {prediction["class"] for prediction in first["predictions"]} == set(LABELS)
-    assert [prediction["class"] for prediction in first["predictions"]][:2] == first["labels"]
+    assert [prediction["class"] for prediction in first["predictions"]] == [*first["labels"], "bar"]
     shown = [prediction["probability"] for prediction in first["predictions"]]
     assert shown == sorted(shown, reverse=True) and sum(shown) > 1  # each a question of its own
-    table = cli(["predict", str(trained), "several.png", "none.png", "--top", "1"]).out.splitlines()
+    table = cli([*line, "--top", "1"]).out.splitlines()
     assert "square" in table[1] and "disc" in table[1] and "none" in table[2]
-    guesses = vitkit.Predictor(trained)("several.png")
-    assert {guess.name for guess in guesses} == set(LABELS)
 
 
 def test_average_precision_is_given_with_and_without_training_images(tmp_path: Path) -> None:
@@ -171,7 +152,6 @@ def test_average_precision_is_given_with_and_without_training_images(tmp_path: P
     assert result.repeated.interval_without == others.mean_average_precision_interval
     assert others.mean_average_precision != result.mean_average_precision
     stored = json.loads((folder / "evaluation" / "test.json").read_text())
-    assert stored["repeated"]["count"] == 10
     assert "10 of these images are training images too" in (folder / "report.html").read_text()
     stored["repeated"]["count"] = 31
     (folder / "evaluation" / "test.json").write_text(json.dumps(stored))
@@ -183,10 +163,9 @@ def test_a_classifier_is_fine_tuned_to_several_labels(tmp_path: Path, shapes: Pa
     short = TrainingConfig(steps=1, batch_size=16)
     tuned = replace(SMALL, data=str(shapes), model="", start=StartConfig(str(start)), training=short)
     model = vitkit.load_model(vitkit.train(tuned, tmp_path / "tuned"))
-    assert isinstance(model.card, ModelCard) and model.card.task is not None
-    assert (model.card.task.name, model.card.loss) == ("multi-label", "sigmoid")
-    assert model.card.class_names == LABELS
-    assert model.card.origin["start"]["from"] == "start"
+    card = card_of(model)
+    assert card.task is not None and (card.task.name, card.loss) == ("multi-label", "sigmoid")
+    assert card.class_names == LABELS and card.origin["start"]["from"] == "start"
 
 
 def test_other_data_is_matched_by_label(trained: Path, tmp_path: Path) -> None:
@@ -222,15 +201,9 @@ def test_a_separator_of_ones_own_travels_with_the_model(tmp_path: Path) -> None:
     root = tmp_path / "commas"
     sets = draw_images(root, 40)
     (root / "images" / "007.png").write_bytes(b"no image")
-
-    def quoted(path: Path) -> Path:
-        rows = [f'{name},"{",".join(sorted(labels))}"' for name, labels in sets.items()]
-        path.write_text("\n".join(["path,labels", *rows]) + "\n")
-        return path
-
     short = replace(
         SMALL,
-        data=str(quoted(root / "labels.csv")),
+        data=str(write_table(root / "labels.csv", sets, ",")),
         training=TrainingConfig(steps=2, batch_size=16),
         splits=Splits(label_separator=","),
     )
@@ -241,6 +214,5 @@ def test_a_separator_of_ones_own_travels_with_the_model(tmp_path: Path) -> None:
     assert sum(len(files) for files in record["rejects"].values()) == 1
     result = vitkit.evaluate(folder).result
     assert result.count + result.bad == 8
-    assert vitkit.evaluate(folder, str(quoted(root / "others.csv"))).result.count == 39
-    shown = vitkit.load_model(folder).card
-    assert isinstance(shown, ModelCard) and shown.history()["task"] == "multi-label"
+    others = str(write_table(root / "others.csv", sets, ","))
+    assert vitkit.evaluate(folder, others).result.count == 39

@@ -18,20 +18,18 @@ from tests.helpers.photos import noise_image
 from tests.helpers.refusals import refused
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
-from vitkit.data.config import Augmentation, Preprocessing, Splits
+from vitkit.data.config import Augmentation, Splits
 from vitkit.evaluation.statistics import bonett_price, holm
 from vitkit.jobs.compare import ModelComparison, make_labels
 from vitkit.models.config import Task
 from vitkit.runs.folder import kind_of
 from vitkit.runs.trained_model import write_evaluation
 from vitkit.tasks import answering_of
-from vitkit.training.config import TrainingConfig
 from vitkit.weights.model_card import ModelCard, card_of
 
 SMALL = replace(small_run(30, warmup_steps=0), augmentation=Augmentation(crop_area=None, flip=False))
 
 Pair = tuple[Path, Path]
-Three = tuple[Path, Path, Path]
 Compared = tuple[ModelComparison, Hearing]
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -87,7 +85,7 @@ def test_stored_evaluations_are_read_and_counted(runs: Pair, whole: Compared) ->
     assert [change.adjusted_p for change in comparison.classes] == list(holm(ps)) != ps
     sentence = next(line for line in comparison.headline() if "p by Holm" in line)
     gained, lost = sentence.split(" and lost in ")
-    assert gained.startswith("other gained in ") and ("(-" in gained, "(+" in lost) == (False, False)
+    assert gained.startswith("other gained in ") and "(-" not in gained and "(+" not in lost
     assert sentence.count(" points)") == sum(change.adjusted_p < 0.05 for change in comparison.classes) > 1
     assert comparison.options == ("--seed 0 -> 1",)
 
@@ -106,21 +104,18 @@ def test_the_page_shows_the_images_that_one_model_alone_is_right_on(runs: Pair, 
     odd = tmp_path / "<b>odd & one"
     shutil.copytree(runs[1], odd)
     comparison, _ = compared(runs[0], odd, tmp_path / "out")
-    page = comparison.page.read_text()
+    page, flips = comparison.page.read_text(), comparison.difference.flips
     assert "<b>odd" not in page and "&lt;b&gt;odd &amp; one alone is right" in page
-    flips = comparison.difference.flips
     assert page.count("<figcaption>") == min(12, flips.first_only) + min(12, flips.second_only)
-    answers = [vitkit.evaluate(run).predictions for run in runs]
-    right = [predictions.predicted == predictions.labels for predictions in answers]
-    sure = np.where(right[0] & ~right[1], answers[0].confidence + answers[1].confidence, 0)
+    first, second = (vitkit.evaluate(run) for run in runs)
+    base, other = first.predictions, second.predictions
+    base_alone = (base.predicted == base.labels) & (other.predicted != other.labels)
+    row = int(np.where(base_alone, base.confidence + other.confidence, 0).argmax())
     first_shown = page.split("<figcaption>")[1].split("</figcaption>")[0]
-    row = int(sure.argmax())
-    data = vitkit.evaluate(runs[0]).data
-    assert data.splits["test"].key(int(answers[0].ids[row])) in first_shown
-    assert f"<b>{answers[0].labels[row]}</b>" in first_shown
-    assert f'<b class="wrong">{answers[1].predicted[row]}</b>' in first_shown
-    assert comparison.headline()[0] in unescape(page)
-    assert str(tmp_path) not in page
+    assert first.data.splits["test"].key(int(base.ids[row])) in first_shown
+    assert f"<b>{base.labels[row]}</b>" in first_shown
+    assert f'<b class="wrong">{other.predicted[row]}</b>' in first_shown
+    assert comparison.headline()[0] in unescape(page) and str(tmp_path) not in page
 
 
 def test_speeds_are_told_side_by_side(
@@ -134,8 +129,7 @@ def test_speeds_are_told_side_by_side(
     assert (first.images_per_second, second.images_per_second) == (16, 32)  # the median of batches of 32
     assert second.ratio == second.rounds == 3
     line = f"compare {runs[0]} {runs[1]} --speed-seconds 1 --threads 1 --out {tmp_path / 'new'}"
-    said = cli(line.split()).text
-    assert "images per second" in said and "with 1 thread." in said and "more; --json has all." in said
+    assert "images per second" in cli(line.split()).text
 
 
 def test_what_cannot_be_is_said_in_a_sentence(runs: Pair, tmp_path: Path, cli: Cli) -> None:
@@ -160,8 +154,7 @@ def test_a_checkpoint_is_tested_on_the_images_of_the_run(runs: Pair, whole: Comp
     assert comparison.difference == expected.difference and comparison.classes == expected.classes
     assert comparison.first.was_stored and not comparison.second.was_stored
     assert comparison.second.trained_on_tested is None and comparison.options is None
-    unknown = "alone was trained on some of these images is not known"
-    assert any(unknown in sentence for sentence in comparison.headline())
+    assert "alone was trained on some of these images is not known" in " ".join(comparison.headline())
     logits = tmp_path / "out" / "second" / "evaluation" / "test.logits.npy"
     logits.write_bytes(logits.read_bytes()[:-100])
     again, heard = compared(runs[0], alone, tmp_path / "out")
@@ -190,17 +183,15 @@ def test_images_that_both_were_trained_on_are_no_test(runs: Pair, tmp_path: Path
     comparison, _ = compared(*runs, tmp_path / "out", split="train[:10%]")
     seen = (comparison.first.trained_on_tested, comparison.second.trained_on_tested)
     assert seen == (126, 126) and comparison.images == 126
-    assert [sentence for sentence in comparison.headline() if "pixel for pixel" in sentence] == [
-        f"{name} was trained on 126 of these images, pixel for pixel: its figures are too good."
-        for name in ("one", "other")
-    ]
+    for name in ("one", "other"):
+        said = f"{name} was trained on 126 of these images, pixel for pixel: its figures are too good."
+        assert said in comparison.headline()
     comparison, _ = compared(*runs, tmp_path / "val", split="val")
-    assert any("These are validation images" in sentence for sentence in comparison.headline())
+    assert "These are validation images" in " ".join(comparison.headline())
 
 
-def test_classes_of_another_order_are_matched_by_name(
-    runs: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("in_an_empty_folder")
+def test_classes_of_another_order_are_matched_by_name(runs: Pair, tmp_path: Path) -> None:
     model: Any = vitkit.load_model(runs[0])
     order = [3, 1, 2, 0, 9, 8, 7, 6, 5, 4]
     with torch.no_grad():
@@ -210,38 +201,26 @@ def test_classes_of_another_order_are_matched_by_name(
     other = vitkit.save_model(model, tmp_path / "turned")
     comparison, _ = compared(runs[0], other, tmp_path / "out")
     assert comparison.summary().startswith("No difference: ") and comparison.difference.p == 1
-    alike = "No difference: turned and one have the same accuracy on every"
-    assert comparison.headline()[0].startswith(alike)
     assert comparison.page.read_text().count("There is none.") == 2
-    with pytest.raises(vitkit.VitkitError, match="holds another study"):  # their heads alone are others
-        compared(runs[0], runs[0], tmp_path / "out")
-    monkeypatch.chdir(tmp_path)
+    refused("holds another study", compared, runs[0], runs[0], tmp_path / "out")  # their heads alone differ
     same = vitkit.compare(runs[0], runs[0], speed_seconds=0.0).folder
     assert same.as_posix() == "runs/compare-one--first--one--second-"
 
 
-@pytest.mark.parametrize(
-    ("names", "task", "message"),
-    [
+def test_other_classes_and_tasks_are_refused(runs: Pair, tmp_path: Path) -> None:
+    for names, task, message in (
         (("1", "2", "twelve"), Task(), "one alone has 0, 3, 4, 5, 6 .*; others alone has twelve"),
         (tuple("0123456789"), Task("multi-label", "sigmoid"), "learned classification and .* multi-label"),
-    ],
-)
-def test_other_classes_and_tasks_are_refused(
-    names: tuple[str, ...], task: Task, message: str, runs: Pair, tmp_path: Path
-) -> None:
-    made = vitkit.create_model("ViT-16x1x1/4", len(names), 8)
-    made.card = ModelCard("ViT-16x1x1/4", names, task)
-    refused(message, compared, runs[0], vitkit.save_model(made, tmp_path / "others"), tmp_path / "out")
+    ):
+        made = vitkit.create_model("ViT-16x1x1/4", len(names), 8)
+        made.card = ModelCard("ViT-16x1x1/4", names, task)
+        refused(message, compared, runs[0], vitkit.save_model(made, tmp_path / "others"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_what_is_in_the_folder_already_is_left_alone(runs: Pair, whole: Compared, tmp_path: Path) -> None:
     out = Path(shutil.copytree(whole[0].folder, tmp_path / "out"))
-    weights = "\n  ".join(
-        f"other weights, device or version of PyTorch of the {name} model" for name in ("first", "second")
-    )
-    refused(f"holds another study:\n  {weights}\nGive", compared, runs[1], runs[0], out)
+    refused("other weights, device or version of PyTorch of the second", compared, runs[1], runs[0], out)
     record = json.loads((out / "study.json").read_text())
     record["options"]["hashes"]["images"] = "0af"
     (out / "study.json").write_text(json.dumps(record))
@@ -251,32 +230,25 @@ def test_what_is_in_the_folder_already_is_left_alone(runs: Pair, whole: Compared
 def photos(folder: Path, train: Sequence[int], test: Sequence[int]) -> vitkit.Run:
     """Make two classes of noise; the same number makes the same image."""
     for split, numbers in (("train", train), ("test", test)):
-        for label in "ab":
-            for number in numbers:
-                noise_image(folder / split / label / f"{number}.png", number + 1000 * (label == "b"))
-    return vitkit.Run(
-        data=str(folder),
-        model="ViT-8x1x2/4",
-        preprocessing=Preprocessing(image_size=(8, 8)),
-        training=TrainingConfig(steps=2, batch_size=8),
-    )
+        for number in numbers:
+            noise_image(folder / split / "a" / f"{number}.png", number)
+            noise_image(folder / split / "b" / f"{number}.png", number + 1000)
+    return replace(small_run(2, warmup_steps=0), data=str(folder))
 
 
 @pytest.fixture(scope="module")
-def on_photos(tmp_path_factory: pytest.TempPathFactory) -> Three:
+def on_photos(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
     """Two runs on the same images, and one that was trained on four of their test images."""
     root = tmp_path_factory.mktemp("photos")
     run = photos(root / "data", range(20), range(50, 58))
     leaking = photos(root / "leaking", [*range(18), 50, 51], range(80, 84))
     other = replace(run, training=replace(run.training, seed=1))
-    return (
-        vitkit.train(run, root / "one"),
-        vitkit.train(other, root / "other"),
-        vitkit.train(replace(leaking, splits=Splits(val_fraction=0)), root / "leaks"),
-    )
+    leaking = replace(leaking, splits=Splits(val_fraction=0))
+    trained = {"one": run, "other": other, "leaks": leaking}
+    return [vitkit.train(run, root / name) for name, run in trained.items()]
 
 
-def test_training_images_among_those_tested_are_told(on_photos: Three, tmp_path: Path) -> None:
+def test_training_images_among_those_tested_are_told(on_photos: Sequence[Path], tmp_path: Path) -> None:
     base, _, leaks = on_photos
     comparison, heard = compared(base, leaks, tmp_path / "out")
     assert (comparison.first.trained_on_tested, comparison.second.trained_on_tested) == (0, 4)
@@ -286,17 +258,15 @@ def test_training_images_among_those_tested_are_told(on_photos: Three, tmp_path:
     assert "--data" in " ".join(comparison.options or ())
 
 
-def test_other_images_are_tested_on_as_a_whole(on_photos: Three, tmp_path: Path) -> None:
+def test_other_images_are_tested_on_as_a_whole(on_photos: Sequence[Path], tmp_path: Path) -> None:
     for label in "ab":
         for number in range(5):
             noise_image(tmp_path / "new" / label / f"{number}.png", 5000 + number if number else 3)
     comparison, heard = compared(on_photos[0], on_photos[1], tmp_path / "out", data=str(tmp_path / "new"))
     assert len(evaluated(heard)) == 2
     # Both classes have the image that is "a/3.png" of the training images.
-    assert [warning.split(": ")[0] for warning in heard.warnings] == [
-        "2 images of new are in the training images of data too, pixel for pixel"
-    ] * 2
-    assert all(warning.endswith("the figures for new are too good.") for warning in heard.warnings)
+    warning = "2 images of new are in the training images of data too, pixel for pixel"
+    assert len(heard.warnings) == 2 and all(said.startswith(warning) for said in heard.warnings)
     assert not [sentence for sentence in comparison.headline() if "unfair" in sentence]
     assert (comparison.images, comparison.split, comparison.data) == (10, "", "new")
     assert "on 10 images of new" in comparison.headline()[0]
@@ -304,7 +274,7 @@ def test_other_images_are_tested_on_as_a_whole(on_photos: Three, tmp_path: Path)
     assert comparison.second.score == alone.accuracy
 
 
-def test_without_the_images_nothing_is_compared(on_photos: Three, tmp_path: Path) -> None:
+def test_without_the_images_nothing_is_compared(on_photos: Sequence[Path], tmp_path: Path) -> None:
     data = Path(kind_of(on_photos[0]).run().data)
     data.rename(data.parent / "away")
     try:
@@ -316,10 +286,8 @@ def test_without_the_images_nothing_is_compared(on_photos: Three, tmp_path: Path
 def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_path: Path) -> None:
     models: list[Path] = []
     for seed in (0, 1):
-        made = vitkit.create_model("ViT-16x1x1/4", 3, 8)
-        generator = np.random.default_rng(seed)
-        weights: Any = made.head.weight
-        weights.data.copy_(weights.new_tensor(generator.normal(size=tuple(weights.shape))))
+        made: Any = vitkit.create_model("ViT-16x1x1/4", 3, 8)
+        torch.nn.init.normal_(made.head.weight, generator=torch.Generator().manual_seed(seed))
         made.card = ModelCard("ViT-16x1x1/4", ("ant", "bee", "cat"), Task("multi-label", "sigmoid"))
         models.append(vitkit.save_model(made, tmp_path / f"model{seed}"))
     lines = ["path,labels,split"]
@@ -340,23 +308,21 @@ def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_pa
     assert "mean average precision" in comparison.page.read_text()
 
 
-def test_a_series_stands_for_its_first_run(on_photos: Three, tmp_path: Path) -> None:
+def test_a_series_stands_for_its_first_run(on_photos: Sequence[Path], tmp_path: Path) -> None:
     run = kind_of(on_photos[0]).run()
     series = vitkit.train_series(run, tmp_path / "series", vitkit.SeriesOptions(runs=2))
     comparison, heard = compared(on_photos[1], series, tmp_path / "out")
     assert not evaluated(heard) and comparison.second.was_stored
     assert comparison.second.score == vitkit.evaluate(series / "seed-0").result.accuracy
-    said = "series is a series of 2 runs: its first one, seed-0"
-    assert any(said in sentence for sentence in comparison.headline())
+    assert "series is a series of 2 runs: its first one, seed-0" in " ".join(comparison.headline())
 
 
 def test_models_are_named_so_that_they_differ() -> None:
-    cases: tuple[tuple[str, str, tuple[str, str]], ...] = (
-        ("runs/one", "runs/other", ("one", "other")),
-        ("runs/a/final", "runs/b/final/", ("a/final", "b/final")),
-        ("final", "b/final", ("final", "b/final")),
-        ("one", "one", ("one (first)", "one (second)")),
-        ("hf:org/name", "hf:other/name", ("hf:org/name", "hf:other/name")),
-    )
-    for first, second, labels in cases:
-        assert make_labels(first, second) == labels
+    for first, second, *labels in (
+        ("runs/one", "runs/other", "one", "other"),
+        ("runs/a/final", "runs/b/final/", "a/final", "b/final"),
+        ("final", "b/final", "final", "b/final"),
+        ("one", "one", "one (first)", "one (second)"),
+        ("hf:org/name", "hf:other/name", "hf:org/name", "hf:other/name"),
+    ):
+        assert [*make_labels(first, second)] == labels

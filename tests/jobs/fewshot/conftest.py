@@ -8,9 +8,8 @@ from tests.helpers.fewshot import class_folders, save_start
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
+def own_cache(in_an_empty_folder: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITKIT_CACHE", str(Path.cwd() / "cache"))
 
 
 @pytest.fixture

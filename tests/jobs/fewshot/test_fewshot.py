@@ -15,7 +15,7 @@ from PIL import Image
 
 import vitkit
 from tests.helpers.cli import Cli
-from tests.helpers.fewshot import SIZE, class_folders, save_start, write_image
+from tests.helpers.fewshot import SIZE, Seen, class_folders, counted, save_start, write_image
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
@@ -27,7 +27,6 @@ from vitkit.data.transforms import preprocess
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.evaluation.fewshot.methods import Draws, fit, follow, open_fewshot_data
-from vitkit.jobs.fewshot import score_table
 from vitkit.training.config import TrainingConfig
 from vitkit.weights.model_card import ModelCard, TrainingData
 
@@ -46,60 +45,45 @@ def test_numbers_are_those_of_each_step_done_by_hand(data: str, start: str) -> N
     labels = class_numbers(opened.splits["train"].labels)
     true = opened.splits["test"].labels
     test = features("test", range(len(true)))
-    assert fewshot.shots == (1, 5)
-    assert fewshot.test_images == len(true) == 8
+    assert fewshot.shots == (1, 5) and fewshot.test_images == len(true) == 8
     for score in fewshot.models[0].scores:
         for seed in (0, 1):
             drawn = Draws(labels, 3, seed).take(score.shots)
             predicted = fit("ridge", features("train", drawn), labels[drawn], 3).predict(test)
             assert score.accuracies[seed] == (predicted == true).mean()
-    assert fewshot.chance == 1 / 3
-    assert fewshot.majority == 3 / 8
-    assert fewshot.models[0].features == 16
+    assert (fewshot.chance, fewshot.majority, fewshot.models[0].features) == (1 / 3, 3 / 8, 16)
 
 
-def test_features_are_computed_once_for_what_is_drawn_or_tested(
-    data: str, start: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, hearing = list[int](), Hearing()
-    original = vitkit.ViT.features
-
-    def counting(self: Any, images: torch.Tensor, *rest: Any) -> torch.Tensor:
-        seen.append(len(images))
-        return original(self, images, *rest)
-
-    monkeypatch.setattr(vitkit.ViT, "features", counting)
+def test_features_are_computed_once_for_what_is_drawn_or_tested(data: str, start: str) -> None:
+    seen, hearing = Seen(), Hearing()
     small: dict[str, Any] = {"shots": (1, 2), "seeds": 2, "batch_size": 5}
-    first = vitkit.fewshot(start, data, **small)
     labels = class_numbers(open_data(data, Splits(0, 0.2)).splits["train"].labels)
     needed = len({index for seed in (0, 1) for index in Draws(labels, 3, seed).take(2).tolist()}) + 8
-    assert sum(seen) == needed
-    assert vitkit.fewshot(start, data, **small) == first
-    assert sum(seen) == needed  # all of it was kept
-    vitkit.fewshot(start, data, cache=False, **small)
-    assert sum(seen) == 2 * needed
-    entries = sorted(Path("cache/features").iterdir())
-    assert len(entries) == 2
-    for entry in entries:
-        entry.write_bytes(entry.read_bytes()[:-1])
-    assert vitkit.fewshot(start, data, listener=hearing, **small) == first
-    assert sum("damaged" in note for note in hearing.notes) == 2 and sum(seen) == 3 * needed
-    vitkit.fewshot(save_start(Path("other"), seed=1), data, **small)
-    assert sum(seen) == 4 * needed
+    with counted(seen):
+        first = vitkit.fewshot(start, data, **small)
+        assert len(seen) == needed
+        assert vitkit.fewshot(start, data, **small) == first
+        assert len(seen) == needed  # all of it was kept
+        vitkit.fewshot(start, data, cache=False, **small)
+        assert len(seen) == 2 * needed
+        for entry in Path("cache/features").iterdir():
+            entry.write_bytes(entry.read_bytes()[:-1])
+        assert vitkit.fewshot(start, data, listener=hearing, **small) == first
+        assert sum("damaged" in note for note in hearing.notes) == 2 and len(seen) == 3 * needed
+        vitkit.fewshot(save_start(Path("other"), seed=1), data, **small)
+        assert len(seen) == 4 * needed
 
 
 @settings(max_examples=25, deadline=None)
 @given(
-    counts=st.lists(st.integers(1, 30), min_size=2, max_size=6),
+    counts=st.lists(st.integers(1, 30), min_size=2, max_size=6).filter(lambda counts: max(counts) > 1),
     shots=st.integers(1, 12),
-    seeds=st.integers(1, 4),
+    seed=st.integers(0, 4),
     bad=st.floats(0, 0.5),
 )
 def test_no_test_image_is_among_the_shots(
-    tmp_path_factory: pytest.TempPathFactory, counts: list[int], shots: int, seeds: int, bad: float
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], shots: int, seed: int, bad: float
 ) -> None:
-    if max(counts) < 2:
-        counts[0] = 2  # or there is nothing to test on
     root = tmp_path_factory.mktemp("images")
     for name, count in enumerate(counts):
         (root / str(name)).mkdir()
@@ -108,31 +92,25 @@ def test_no_test_image_is_among_the_shots(
     opened = open_fewshot_data(str(root))
     unreadable = np.random.default_rng(0).permutation(len(opened.pool))[: int(bad * len(opened.pool))]
     tested = {opened.test.key(i) for i in range(len(opened.test))}
-    for seed in range(seeds):
-        drawn = Draws(class_numbers(opened.pool.labels), opened.classes, seed).take(
-            shots, unreadable.tolist()
-        )
-        keys = [opened.pool.key(i) for i in drawn.tolist()]
-        assert len(set(keys)) == len(keys)
-        assert not tested & set(keys)
-        assert not set(unreadable.tolist()) & set(drawn.tolist())
-        assert np.bincount(opened.pool.labels[drawn], minlength=len(counts)).max() <= shots
+    draws = Draws(class_numbers(opened.pool.labels), opened.classes, seed)
+    drawn = draws.take(shots, unreadable.tolist())
+    keys = {opened.pool.key(i) for i in drawn.tolist()}
+    assert len(keys) == len(drawn) and not tested & keys
+    assert not set(unreadable.tolist()) & set(drawn.tolist())
+    assert np.bincount(opened.pool.labels[drawn], minlength=len(counts)).max() <= shots
 
 
 def test_the_test_split_is_taken_else_val_else_a_part(tmp_path: Path) -> None:
-    for splits, tested, pool in (
-        ("train val test", "test", 20),
-        ("train val", "val", 20),
-        ("train", "test", 16),
+    for splits, tested, folder, pool in (
+        ("train val test", "test", "test", 20),
+        ("train val", "val", "val", 20),
+        ("train", "test", "train", 16),
     ):
-        root = tmp_path / splits
         for split in splits.split():
-            class_folders(root / split, {"a": 10, "b": 10})
-        opened = open_fewshot_data(str(root))
+            class_folders(tmp_path / splits / split, {"a": 10, "b": 10})
+        opened = open_fewshot_data(str(tmp_path / splits))
         assert (opened.test_split, len(opened.pool)) == (tested, pool)
-        keys = [opened.test.key(i) for i in range(len(opened.test))]
-        assert len(keys) == (20 if " " in splits else 4)
-        assert {key.split("/")[0] for key in keys} == {tested if " " in splits else "train"}
+        assert {opened.test.key(i).split("/")[0] for i in range(len(opened.test))} == {folder}
 
 
 def test_every_checkpoint_meets_the_same_images(data: str, tmp_path: Path) -> None:
@@ -143,8 +121,7 @@ def test_every_checkpoint_meets_the_same_images(data: str, tmp_path: Path) -> No
     strict, loose = save_start(tmp_path / "strict", card=card), save_start(tmp_path / "loose")
     both = vitkit.fewshot([loose, strict], data, shots=(3, 30), cache=False)
     alone = vitkit.fewshot(strict, data, shots=(3, 30), cache=False)
-    assert both.rejects == alone.rejects
-    assert list(both.rejects) == ["dark/00.png"]
+    assert both.rejects == alone.rejects and list(both.rejects) == ["dark/00.png"]
     assert both.models[1].scores == alone.models[0].scores
 
 
@@ -153,34 +130,28 @@ def test_for_an_unreadable_shot_the_next_one_is_drawn(data: str, start: str) -> 
     first, second = Draws(class_numbers(opened.pool.labels), 3, 0).take(2)[:2].tolist()
     path = Path(data) / opened.pool.key(first)
     path.write_bytes(b"no image")
-    hearing = Hearing()
-    fewshot = vitkit.fewshot(start, data, shots=(1,), seeds=1, methods=("knn",), listener=hearing)
+    measure = partial(vitkit.fewshot, start, data, methods=("knn",))
+    fewshot = measure(shots=(1,), seeds=1)
     assert list(fewshot.rejects) == [opened.pool.key(first)]
-    assert vitkit.fewshot(start, data, shots=(1,), seeds=1, methods=("knn",)) == fewshot  # from the cache
+    assert measure(shots=(1,), seeds=1) == fewshot  # from the cache
     left = np.bincount(opened.pool.labels) - [1, 0, 0]  # the first shot is one of class 0
-    fewer = vitkit.fewshot(start, data, shots=(30,), methods=("knn",)).fewer
-    assert list(fewer.values()) == left.tolist()
+    assert list(measure(shots=(30,)).fewer.values()) == left.tolist()
     path.write_bytes((Path(data) / opened.pool.key(second)).read_bytes())
-    assert vitkit.fewshot(start, data, shots=(1,), seeds=1, methods=("knn",)).models == fewshot.models
+    assert measure(shots=(1,), seeds=1).models == fewshot.models
 
 
 def test_no_readable_test_image_is_an_error(start: str, tmp_path: Path) -> None:
     root = class_folders(tmp_path / "images" / "train", {"a": 3, "b": 3}).parent
-    for name in ("a", "b"):
-        (root / "test" / name).mkdir(parents=True)
-        (root / "test" / name / "0.png").write_bytes(b"no image")
-    refused(r"None of the 2 test images of .* The first, test/a/0.png: ", vitkit.fewshot, start, str(root))
-    with pytest.raises(vitkit.VitkitError, match="leaves nothing to test on"):
-        vitkit.fewshot(start, str(class_folders(tmp_path / "single", {"a": 1, "b": 1})))
+    for path in class_folders(root / "test", {"a": 1, "b": 1}).glob("*/*"):
+        path.write_bytes(b"no image")
+    refused(r"None of the 2 test images of .* The first, test/a/00.png: ", vitkit.fewshot, start, str(root))
 
 
 def test_a_class_with_fewer_images_than_shots_is_named(start: str, tmp_path: Path) -> None:
     data, hearing = str(class_folders(tmp_path / "few", {"a": 9, "b": 1, "c": 7})), Hearing()
     fewshot = vitkit.fewshot(start, data, shots=(1, 5), listener=hearing)
     assert fewshot.fewer == {"b": 1}
-    (note,) = [note for note in hearing.notes if "fewer than 5" in note]
-    assert "b (1)" in note
-    assert [score.shots for score in fewshot.models[0].scores if score.method == "logistic"] == [1, 5]
+    assert any("fewer than 5" in note and "b (1)" in note for note in hearing.notes)
     assert fewshot.models[0].scores[0].class_accuracy[1] is None  # its only image is a shot
 
 
@@ -190,9 +161,6 @@ def test_draws_that_are_all_alike_are_given_no_interval(start: str, tmp_path: Pa
     fewshot = vitkit.fewshot(start, data, shots=(50,), methods=("ridge",), seeds=3)
     score = fewshot.models[0].best
     assert score.interval == (score.mean, score.mean) and score.shown_interval is None
-    table = score_table(fewshot)
-    shown = dict(zip(table.headings, table.rows[0], strict=True))
-    assert (shown["deviation"], shown["95 % over draws"]) == ("0.00%", "")
     several = vitkit.fewshot(start, data, shots=(1,), methods=("ridge",), seeds=3).models[0].best
     apart = replace(several, accuracies=(0.5, 0.75), interval=(0.4, 0.8))
     assert apart.shown_interval == (0.4, 0.8)
@@ -201,7 +169,6 @@ def test_draws_that_are_all_alike_are_given_no_interval(start: str, tmp_path: Pa
 def test_test_images_among_the_shots_are_counted(start: str, tmp_path: Path) -> None:
     root, hearing = tmp_path / "images", Hearing()
     class_folders(root / "train", {"a": 4, "b": 4})
-    class_folders(root / "test", {"a": 0, "b": 0})
     for i in range(3):
         write_image(root / "test" / "a" / f"{i}.png", 900 + i, 60)
         write_image(root / "test" / "b" / f"{i}.png", 800 + i, 120)
@@ -237,19 +204,8 @@ def test_data_that_a_model_was_trained_on_is_cut_as_it_was_then(data: str, tmp_p
     hearing = Hearing()
     start = save_start(tmp_path / "trained", card=card)
     fewshot = vitkit.fewshot(start, data, shots=(1,), listener=hearing)
-    assert fewshot.models[0].trained_on_these
-    assert fewshot.test_images == 9
+    assert fewshot.models[0].trained_on_these and fewshot.test_images == 9
     assert any("was trained on" in note for note in hearing.notes)
-
-
-def test_it_is_said_that_nothing_was_learned(start: str, tmp_path: Path) -> None:
-    """Images without anything to learn, of the same noise in both classes."""
-    for name in ("a", "b"):
-        for i in range(40):
-            write_image(tmp_path / "images" / name / f"{i}.png", i + 1000 * (name == "a"), 120)
-    hearing = Hearing()
-    vitkit.fewshot(start, str(tmp_path / "images"), shots=(5,), listener=hearing)
-    assert any("is not significantly better than guessing" in note for note in hearing.notes)
 
 
 HOSTILE = "cat\x1b[2J"
@@ -260,15 +216,9 @@ def test_one_checkpoint_at_the_command(data: str, start: str, cli: Cli) -> None:
     (Path(data) / "light").rename(Path(data) / "<i>light")
     shown = cli(["fewshot", start, "--data", data, "--shots", "1,4", "--out", "out"]).out
     assert "\x1b" not in shown and "a class drawn at random is right for 33.3%" in shown
-    files = ["images.html", "images.json", "images.png", "images.svg"]
-    assert sorted(path.name for path in Path("out").iterdir()) == files
-    numbers = json.loads(Path("out/images.json").read_text())
-    assert Path(start).is_absolute() and Path(data).is_absolute()
+    numbers, page = json.loads(Path("out/images.json").read_text()), Path("out/images.html").read_text()
     assert (numbers["models"][0]["start"], numbers["data"]) == (Path(start).name, Path(data).name)
     scores = numbers["models"][0]["scores"]
-    assert [(s["method"], s["shots"]) for s in scores][:2] == [("ridge", 1), ("ridge", 4)]
-    svg, page = Path("out/images.svg").read_text(), Path("out/images.html").read_text()
-    assert "guessing" in svg and "nearest neighbours" in svg
     best = max(scores, key=lambda score: (score["shots"], score["mean"]))
     assert f"is right on {best['mean']:.1%} of" in page
     assert "<svg" in page and "Class by class" in page and str(Path(data).parent) not in page
@@ -291,13 +241,10 @@ def test_accuracy_is_drawn_over_the_pretraining(data: str, tmp_path: Path, cli: 
     assert [model["pretraining_images"] for model in numbers["models"]] == list(sizes.values())
     shown = cli(["fewshot", *starts, *command]).text
     assert f"{data} --image-size 8 12 (to compare them)" in shown
-    assert Path("fewshot/images-pretraining.png").exists()
     svg = Path("fewshot/images-pretraining.svg").read_text()
     assert "images of the pre-training" in svg and "ViT-16x2x2/4" in svg
-    svg, page = Path("fewshot/images.svg").read_text(), Path("fewshot/images.html").read_text()
-    assert "many" in svg and svg.count("nearest neighbours") == 1  # the title of its picture
+    page = Path("fewshot/images.html").read_text()
     assert "few, pre-trained on 1,000 images" in page and "untold, pre-trained" not in page
-    assert "The best of the checkpoints is" in page
     assert page.count("<td>many</td>") == 4  # a row for each method and number of shots
     assert run(["fewshot", starts[0], starts[2], *command, "--out", "one"]) == 0
     assert not Path("one/images-pretraining.png").exists()
@@ -315,18 +262,14 @@ def test_the_evaluator_measures_what_the_command_does_and_changes_nothing(data: 
     evaluate = follow(tracking, extractors(preprocessing), ("ridge", "knn"))
     before, state = [p.clone() for p in model.parameters()], torch.get_rng_state()
     measured = evaluate(model, torch.nn.Module())
-    assert model.training
-    assert torch.equal(state, torch.get_rng_state())
+    assert model.training and torch.equal(state, torch.get_rng_state())
     assert all(map(torch.equal, before, model.parameters()))
-    fewshot = vitkit.fewshot(start, data, shots=(1, 5), methods=("ridge", "knn"))
-    assert measured == {
-        f"{score.method}_{score.shots}_shots": score.mean for score in fewshot.models[0].scores
-    }
+    scores = vitkit.fewshot(start, data, shots=(1, 5), methods=("ridge", "knn")).models[0].scores
+    assert measured == {f"{score.method}_{score.shots}_shots": score.mean for score in scores}
     assert evaluate(model, torch.nn.Module()) == measured
     with torch.no_grad():  # other features, by weights that are the same in every run of the test
         model.get_parameter("blocks.0.mlp.fc1.weight").normal_(generator=torch.Generator().manual_seed(1))
     assert evaluate(model, torch.nn.Module()) != measured
-    assert not Path("cache/features").exists() or len(list(Path("cache/features").iterdir())) == 2
 
 
 @pytest.mark.parametrize("wrong", [{"shots": (0,)}, {"shots": ()}, {"every": 0}, {}])
@@ -336,27 +279,20 @@ def test_following_that_cannot_be_meant_is_refused(wrong: dict[str, Any], data: 
         follow(tracking, extractors(Preprocessing(SIZE)))(torch.nn.Linear(2, 2), torch.nn.Module())
 
 
-def training_run(data: str, followed: FewShotTracking | None = None) -> vitkit.Run:
-    return replace(
-        vitkit.recipe("digits"),
+def test_few_shot_accuracy_is_logged_while_a_model_is_trained(data: str, tmp_path: Path) -> None:
+    """Every three steps and after the last, with the accuracy that the command finds of the model; the
+    weights are those of a run without."""
+    other, hearing = str(class_folders(tmp_path / "other", {"x": 9, "y": 9})), Hearing()
+    run = vitkit.Run(
         data=data,
         model="ViT-16x2x2/4",
         preprocessing=Preprocessing(SIZE),
         training=TrainingConfig(steps=6, batch_size=4, evaluate_every=2),
         loading=Loading(workers=0),
-        fewshot=followed or FewShotTracking(),
     )
-
-
-def test_few_shot_accuracy_is_logged_while_a_model_is_trained(data: str, tmp_path: Path) -> None:
-    """Every three steps and after the last, with the accuracy that the command finds of the model; the
-    weights are those of a run without."""
-    other = str(class_folders(tmp_path / "other", {"x": 9, "y": 9}))
-    hearing = Hearing()
-    followed = vitkit.train(
-        training_run(data, FewShotTracking("other", 3, (2, 4))), "followed", listener=hearing
-    )
-    alone = vitkit.train(training_run(data), "alone")
+    following = replace(run, fewshot=FewShotTracking("other", 3, (2, 4)))
+    followed = vitkit.train(following, "followed", listener=hearing)
+    alone = vitkit.train(run, "alone")
     assert (followed / "model.safetensors").read_bytes() == (alone / "model.safetensors").read_bytes()
     lines = [json.loads(line) for line in (followed / "metrics.jsonl").read_text().splitlines()]
     measured = [line for line in lines if line.get("evaluator") == "fewshot"]
@@ -372,5 +308,6 @@ def test_few_shot_accuracy_is_logged_while_a_model_is_trained(data: str, tmp_pat
         assert f">{line['ridge_4_shots']:.1%}</td>" in page
     assert "Few-shot accuracy while" not in (alone / "report.html").read_text()
     assert json.loads((followed / "config.json").read_text())["run"]["fewshot"]["data"] == other
-    refused("No data at", vitkit.train, training_run(data, FewShotTracking("nowhere")), "nothing")
+    nowhere = replace(run, fewshot=FewShotTracking("nowhere"))
+    refused("No data at", vitkit.train, nowhere, "nothing")
     assert not Path("nothing").exists()

@@ -1,29 +1,19 @@
 """Few-shot evaluation by several processes against one."""
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-import torch
-from torch import Tensor, nn
 
 import vitkit
-from tests.helpers.fewshot import SIZE, class_folders, save_start
+from tests.helpers.fewshot import Seen, class_folders, counted, save_start
 from tests.helpers.processes import Processes, ending_of
-from vitkit.data.config import Preprocessing
-from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot import methods
-from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.world import World
-
-Seen = list[str]
-"""The hashes of the images that went through a model in one process."""
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +33,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def counted(seen: Seen) -> Any:
-    """Make the models of this process note the images that go through them."""
-    original = vitkit.ViT.features
-
-    def features(self: vitkit.ViT, images: Tensor, *rest: Any) -> Any:
-        seen.extend(hashlib.sha256(image.numpy().tobytes()).hexdigest() for image in images if image.any())
-        return original(self, images, *rest)
-
-    return patch.object(vitkit.ViT, "features", features)
-
-
 def measure(world: World, folder: Path, cache: bool = False) -> tuple[dict[str, Any], Seen]:
     """Measure as `vitkit fewshot` does; returns the numbers and what this process computed."""
     seen, given = Seen(), (str(folder / "start"), str(folder / "images"))
@@ -64,23 +43,11 @@ def measure(world: World, folder: Path, cache: bool = False) -> tuple[dict[str, 
         return vitkit.fewshot(*given, cache=cache, **small).to_json(), seen
 
 
-def follow(world: World, folder: Path) -> tuple[dict[str, float], Seen]:
-    """Measure as a run's evaluator does."""
-    seen, model = Seen(), vitkit.load_model(folder / "start")
-    tracking = FewShotTracking(str(folder / "images"), shots=(1, 4))
-    device = torch.device("cpu")
-    extractor_of = partial(FeatureExtractor, preprocessing=Preprocessing(SIZE), device=device, batch_size=3)
-    evaluate = methods.follow(tracking, extractor_of, world=world)
-    with counted(seen):
-        return dict(evaluate(model, nn.Module())), seen
-
-
-@pytest.mark.parametrize("job", [measure, follow])
-def test_the_numbers_are_those_of_one_process(processes: Processes, folder: Path, job: Any) -> None:
-    numbers, alone = job(World(), folder)
+def test_the_numbers_are_those_of_one_process(processes: Processes, folder: Path) -> None:
+    numbers, alone = measure(World(), folder)
     assert len(set(alone)) == len(alone) > 6
     for size in (2, 3):
-        several = processes.run(size, job, folder)
+        several = processes.run(size, measure, folder)
         assert [measured for measured, _ in several] == [numbers] * size
         assert all(seen for _, seen in several)
         assert sorted(image for _, seen in several for image in seen) == sorted(alone)

@@ -82,8 +82,14 @@ def test_all_other_arms_have_the_same_steps_and_muon_and_sgd_sweeps_of_their_own
 
 def test_a_base_that_is_no_plain_vit_is_refused(tmp_path: Path) -> None:
     for model in ("BiT-R1-1x0.5", "R50+ViT-B/16", "ViT-64x4x4/4-gap"):
-        with pytest.raises(vitkit.VitkitError):
-            base_of(vitkit.Run(data="digits", model=model), 10, 100, tmp_path)
+        refused(
+            "The base of a study is a plain ViT|No model is named",
+            base_of,
+            vitkit.Run(data="digits", model=model),
+            10,
+            100,
+            tmp_path,
+        )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +44,17 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
+EMPTY: Mapping[str, str] = {}
+
+
+def send(port: int, method: str, path: str, body: Any = None, headers: Mapping[str, str] = EMPTY) -> Reply:
+    """Send a request on a connection of its own; an iterable as body is sent in chunks."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request(method, path, body, dict(headers))
+        answer = connection.getresponse()
+        return Reply(answer.status, answer.headers, answer.read())
+
+
 class Gate:
     """Lets the model compute, or has it wait: `change` of a `FakeRunner`."""
 
@@ -75,17 +86,8 @@ class Live(NamedTuple):
     runner: FakeRunner
     thread: threading.Thread
 
-    def send(
-        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
-    ) -> Reply:
-        """Send a request on a connection of its own; an iterable as body is sent in chunks."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            connection.request(method, path, body, {} if headers is None else dict(headers))
-            answer = connection.getresponse()
-            return Reply(answer.status, answer.headers, answer.read())
-        finally:
-            connection.close()
+    def send(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] = EMPTY) -> Reply:
+        return send(self.port, method, path, body, headers)
 
     def open(self, sent: bytes) -> socket.socket:
         """Open a connection, and send bytes as they are."""
@@ -121,9 +123,3 @@ def live(bundle: Path, runner: FakeRunner, **changes: Any) -> Iterator[Live]:
             thread.join(60)
             assert not thread.is_alive()
             service.close()
-
-
-def post(path: str, body: bytes, *headers: str) -> bytes:
-    """Write the bytes of a POST."""
-    lines = (f"POST {path} HTTP/1.1", "Host: here", f"Content-Length: {len(body)}", *headers, "", "")
-    return "\r\n".join(lines).encode() + body

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.engines.models import exported as exported
+from tests.helpers.without_torch import environment_without_torch
+from tests.jobs.serving.live import send
 from vitkit.engines import folder, golden
 
 STOPPED = re.compile(r"Stopped\. ([\d,]+) requests? answered, ([\d,]+) images? computed, 0 sent away")
@@ -35,11 +37,7 @@ def bundle(exported: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def served(bundle: Path, tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Serve a bundle by the command line, where PyTorch cannot be imported."""
-    stub = tmp_path / "without"
-    stub.mkdir()
-    (stub / "torch.py").write_text("raise ImportError('no torch here')\n")
-    paths = [stub, Path(__file__).parents[3] / "src", tmp_path / "packages"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    environment = environment_without_torch(tmp_path, tmp_path / "packages")
     command = [sys.executable, "-m", "vitkit", "serve", str(bundle), "--port", "0", *options]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
@@ -54,18 +52,6 @@ def served(bundle: Path, tmp_path: Path, *options: str) -> Iterator[tuple[subpro
             process.kill()
 
 
-def ask(port: int, content: bytes) -> int:
-    """Send an image; return the status of the answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        connection.request("POST", "/predict", content)
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
-    finally:
-        connection.close()
-
-
 @pytest.mark.parametrize("options", [(), ("--processes", "2")])
 def test_a_term_under_load_loses_nothing_that_was_accepted(
     bundle: Path, tmp_path: Path, options: tuple[str, ...]
@@ -77,7 +63,7 @@ def test_a_term_under_load_loses_nothing_that_was_accepted(
         def keep_asking() -> None:
             with suppress(OSError, http.client.HTTPException):  # nothing is accepted any more
                 while True:
-                    statuses.append(ask(port, content))
+                    statuses.append(send(port, "POST", "/predict", content).status)
 
         threads = [threading.Thread(target=keep_asking) for _ in range(4)]
         for thread in threads:
@@ -97,13 +83,11 @@ def test_a_process_that_is_killed_is_replaced(bundle: Path, tmp_path: Path) -> N
     content = (tmp_path / "image.png").read_bytes()
     with served(bundle, tmp_path, "--processes", "2") as (process, port):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        workers = [
-            int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
-        ]
+        workers = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         assert len(workers) == 2
         for worker in workers:
-            os.kill(worker, signal.SIGKILL)
-        assert ask(port, content) == 200  # it waits for a process to accept it
+            os.kill(int(worker), signal.SIGKILL)
+        assert send(port, "POST", "/predict", content).status == 200  # it waits for a process to accept it
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
 

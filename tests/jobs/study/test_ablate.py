@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,15 +20,7 @@ from vitkit.data.config import Augmentation, Splits
 from vitkit.evaluation.statistics import PairedDifference, paired_difference
 from vitkit.jobs.recipes import OTHER_RATES, recipe
 from vitkit.jobs.study.ablate import Ablation, explain_rates, make_arms
-from vitkit.jobs.study.study import (
-    Arm,
-    ArmResult,
-    Comparison,
-    StudyPlan,
-    arm_table,
-    conclusions,
-    difference_plot,
-)
+from vitkit.jobs.study.study import Arm, ArmResult, Comparison, StudyPlan, arm_table, conclusions
 from vitkit.result import Table
 from vitkit.runs.config import Architecture, Run, StartConfig, option_value
 from vitkit.runs.folder import kind_of
@@ -43,6 +36,14 @@ class Design(NamedTuple):
     levels: Mapping[str, tuple[str, ...]]
     arms: Sequence[Arm]
 
+    @property
+    def labels(self) -> list[str]:
+        return [arm.label for arm in self.arms]
+
+    @property
+    def folders(self) -> list[str]:
+        return [arm.folder for arm in self.arms]
+
 
 def designed(vary: Mapping[str, Sequence[Any]] | Sequence[str], run: Run = SMALL, **options: Any) -> Design:
     default: dict[str, Any] = {"grid": False, "seeds": 3, "fixed_rate": False, "rates": None}
@@ -55,24 +56,18 @@ def ablate(*given: Any, **options: Any) -> Ablation:
     return ablation
 
 
-def labels(design: Design) -> list[str]:
-    return [arm.label for arm in design.arms]
-
-
 def test_one_option_at_a_time_is_changed_against_the_base() -> None:
     design = designed(["position=learned,none,learned_2d", "pool=token,mean"])
-    assert labels(design) == ["the base", "position none", "position learned_2d", "pool mean"]
-    folders = ["base", "position-none", "position-learned_2d", "pool-mean"]
-    assert [arm.folder for arm in design.arms] == folders
+    assert design.labels == ["the base", "position none", "position learned_2d", "pool mean"]
+    assert design.folders == ["base", "position-none", "position-learned_2d", "pool-mean"]
     assert design.arms[0].run == SMALL
-    assert design.arms[1].run == replace(SMALL, architecture=Architecture(position="none"))
     assert design.arms[3].run == replace(SMALL, architecture=Architecture(pool="mean"))
     assert design.levels == {"position": ("learned", "none", "learned_2d"), "pool": ("token", "mean")}
 
 
 def test_a_grid_has_every_combination_the_base_first() -> None:
     design = designed({"position": ["none", "learned"], "pool": ["token", "mean"]}, grid=True)
-    assert labels(design) == ["the base", "pool mean", "position none", "position none, pool mean"]
+    assert design.labels == ["the base", "pool mean", "position none", "position none, pool mean"]
     assert design.arms[-1].run.architecture == Architecture(position="none", pool="mean")
 
 
@@ -84,7 +79,7 @@ def test_the_value_of_the_base_need_not_be_listed_and_the_same_run_is_one_arm() 
     assert [option_value(arm.run, "mixup") for arm in design.arms] == [0.0, 0.2, 0.4]
     models = ["ViT-16x1x2/4", "ViT-16x1x2x64/4", "ViT-16x1x2x32/4"]
     design = designed({"position": ["learned", "none", "none"], "model": models})
-    assert labels(design) == ["the base", "position none", "model ViT-16x1x2x32/4"]
+    assert design.labels == ["the base", "position none", "model ViT-16x1x2x32/4"]
 
 
 def test_settings_can_be_joined_to_a_value() -> None:
@@ -93,7 +88,7 @@ def test_settings_can_be_joined_to_a_value() -> None:
     # Adam refuses the base's decay: the two are right only together.
     assert (adam.optimizer, adam.weight_decay) == ("adam", 0.0)
     assert (sgd.optimizer, sgd.learning_rate, sgd.weight_decay) == ("sgd", 0.1, 0.0)
-    assert labels(design)[2] == "optimizer sgd, learning_rate 0.1, weight_decay 0"
+    assert design.labels[2] == "optimizer sgd, learning_rate 0.1, weight_decay 0"
     assert design.arms[2].folder == "optimizer-sgd-learning_rate-0.1-weight_decay-0"
 
 
@@ -101,12 +96,11 @@ def test_folders_differ_where_a_file_system_ignores_case_and_signs() -> None:
     """A plus stands in the names of models too."""
     design = designed(["model=ViT-Ti/16,R26+ViT-S/32"])
     assert [arm.run.model for arm in design.arms[1:]] == ["ViT-Ti/16", "R26+ViT-S/32"]
-    assert [arm.folder for arm in design.arms[1:]] == ["model-ViT-Ti-16", "model-R26-ViT-S-32"]
+    assert design.folders[1:] == ["model-ViT-Ti-16", "model-R26-ViT-S-32"]
     start = replace(SMALL, start=StartConfig("base.npz"))
     design = designed({"start": ["a/b", "A+b", "a b", "x" * 300]}, run=start, fixed_rate=True)
-    names = [arm.folder for arm in design.arms]
-    assert len({name.casefold() for name in names}) == len(names) == 5
-    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) and len(name) < 100 for name in names)
+    assert len({name.casefold() for name in design.folders}) == 5
+    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{,98}", name) for name in design.folders)
 
 
 TIMED = replace(SMALL, training=TrainingConfig(minutes=3))
@@ -161,9 +155,7 @@ def test_arms_are_compared_seed_by_seed_and_those_that_diverged_are_told(tmp_pat
     assert same.difference is not None and slow.difference is not None
     assert (same.difference.mean, same.difference.interval, same.adjusted_p) == (0.0, (0.0, 0.0), 1.0)
     assert same.scores == base.scores and set(same.scores) == {"0", "1"}
-    assert slow.difference.image_variance > 0
-    assert slow.difference.mean < -0.2 and slow.difference.p < 0.25
-    assert slow.adjusted_p == 2 * slow.difference.p
+    assert slow.difference.mean < -0.2 and slow.adjusted_p == 2 * slow.difference.p < 0.5
     assert wild.diverged == (0, 1) and wild.difference is None and wild.adjusted_p is None
     # As the runs themselves say, seed by seed.
     series = vitkit.read_series(tmp_path / slow.folder)
@@ -171,8 +163,7 @@ def test_arms_are_compared_seed_by_seed_and_those_that_diverged_are_told(tmp_pat
     expected = np.mean([slow.scores[seed] - base.scores[seed] for seed in ("0", "1")])
     assert slow.difference.mean == pytest.approx(expected)
     page = (tmp_path / "report.html").read_text()
-    assert "log_every 3: the same as the base on every test image" in page
-    assert "learning_rate 1e+36: not compared, because training diverged with every seed" in page
+    assert "learning_rate 1e+36: not compared, because training diverged" in page and "<svg" in page
     for place in ("base", "log_every-3", "log_every-3/seed-1"):
         assert f'href="{place}/report.html"' in page
     json.dumps(ablation.to_json())
@@ -216,53 +207,35 @@ def test_a_grid_has_a_table_of_means_and_its_own_options_and_images(tmp_path: Pa
     refused("images that the other arms were tested on", grid, "mean")
 
 
-def test_where_the_base_diverges_nothing_is_compared(tmp_path: Path) -> None:
-    wild = replace(SMALL, optimizer=replace(SMALL.optimizer, learning_rate=1e36))
-    ablation = ablate(wild, {"learning_rate": [0.01]}, seeds=1, fixed_rate=True, out=tmp_path)
-    assert ablation.comparison.arms[0].difference is None
-    assert "every seed of the base" in (tmp_path / "report.html").read_text()
-
-
 def test_an_arm_that_cannot_be_trained_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
     wide = replace(SMALL, architecture=Architecture(layer_scale=0.1))
-    with pytest.raises(vitkit.VitkitError, match="model BiT-R50x1: BiT-R50x1 has no layer_scale"):
-        ablate(wide, {"model": ["BiT-R50x1"]}, out=tmp_path / "study")
-    untested = replace(SMALL, splits=Splits(test_fraction=0.0))
-    with pytest.raises(vitkit.VitkitError, match=r"give splits_test_fraction"):
-        ablate(untested, {"pool": ["mean"]}, seeds=1, out=tmp_path / "study")
-    assert not (tmp_path / "study").exists()
+    untested, out = replace(SMALL, splits=Splits(test_fraction=0.0)), tmp_path / "study"
+    refused("model BiT-R50x1: BiT-R50x1 has no layer_scale", ablate, wide, ["model=BiT-R50x1"], out=out)
+    refused("give splits_test_fraction", ablate, untested, ["pool=mean"], seeds=1, out=out)
+    assert not out.exists()
 
 
-def test_a_folder_is_found_again_where_none_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: Any, **__: Any) -> Path:
-        raise InterruptedTraining("after step 1", "vitkit train --resume x", 15)
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(series_job, "train_run", stopped)
+@pytest.mark.usefixtures("in_an_empty_folder")
+def test_a_folder_is_found_again_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = InterruptedTraining("after step 1", "vitkit train --resume x", 15)
+    monkeypatch.setattr(series_job, "train_run", Mock(side_effect=stopped))
     for pool in ("mean", "max", "mean"):
         with pytest.raises(InterruptedTraining):
             ablate(SMALL, {"pool": [pool]}, seeds=1, fixed_rate=True)
     first = "digits-ViT-16x1x2-4-ablation"
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [first, f"{first}-2"]
+    assert sorted(path.name for path in Path("runs").iterdir()) == [first, f"{first}-2"]
 
 
-def test_a_plan_counts_runs_and_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_plan_counts_runs_and_trains_nothing(in_an_empty_folder: None) -> None:
     plan = vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=2, rates=(0.1, 0.2, 0.3), plan=True)
-    assert isinstance(plan, StudyPlan)
-    assert [arm.label for arm in plan.arms] == ["the base", "pool mean"]
-    assert {(arm.runs, arm.rates) for arm in plan.arms} == {(5, (0.1, 0.2, 0.3))}
-    assert all(arm.seconds > 0 for arm in plan.arms)
+    assert isinstance(plan, StudyPlan) and [arm.runs for arm in plan.arms] == [5, 5]
     assert "With 2 seeds on 360 test images, a difference of" in plan.summary()
-    assert list(tmp_path.iterdir()) == []
+    assert not list(Path.cwd().iterdir())
 
 
 DRAW = np.random.default_rng(3)
-
 BASE = (DRAW.random((3, 400)) < 0.8).astype(float)
-
 WORSE = BASE * (DRAW.random((3, 400)) < 0.9)
-
 ALIKE = np.where(DRAW.random((3, 400)) < 0.05, 1 - BASE, BASE)
 
 
@@ -277,7 +250,7 @@ COMPARISON = Comparison("accuracy", "test", 400, (0, 1, 2), arm("the base", BASE
 
 
 def test_a_difference_that_was_found_and_none_and_the_same_answers_are_told_apart() -> None:
-    worse, alike, about = conclusions(COMPARISON)
+    worse, alike, _ = conclusions(COMPARISON)
     difference = COMPARISON.arms[0].difference
     assert difference is not None
     low, high = (f"{100 * end:+.1f}" for end in difference.interval)
@@ -287,21 +260,6 @@ def test_a_difference_that_was_found_and_none_and_the_same_answers_are_told_apar
     )
     assert alike.startswith("pool mean: no difference found, ")
     assert "would have been found in 8 of 10 studies of this size." in alike
-    assert about.startswith("3 seeds on 400 test images, the same in every arm")
-    same = replace(COMPARISON, arms=(arm("log_every 3", BASE, 1.0),))
-    assert conclusions(same)[0] == "log_every 3: the same as the base on every test image."
-
-
-@pytest.mark.parametrize(
-    ("seeds", "said"),
-    [
-        ((0,), "about these weights only, and says nothing about other trainings"),
-        ((0, 1), "Two hardly tell how far seeds differ: --seeds 3 or more give shorter ones."),
-    ],
-)
-def test_what_one_seed_and_two_tell_is_said(seeds: tuple[int, ...], said: str) -> None:
-    assert said in conclusions(replace(COMPARISON, seeds=seeds))[-1]
-    assert said not in conclusions(COMPARISON)[-1]
 
 
 def test_seeds_that_diverged_are_told() -> None:
@@ -314,38 +272,22 @@ def test_seeds_that_diverged_are_told() -> None:
     rows = arm_table(replace(COMPARISON, arms=(two, none))).rows
     assert rows[1][-1] == "80.0%, diverged, 70.0%"
     assert rows[2][1] == "–" and set(rows[2][2:7]) == {"–"}
-    lost = replace(COMPARISON, images=0, base=replace(none, label="the base"), arms=(none,))
-    assert conclusions(lost) == [
-        "Training diverged in every run: there is nothing to compare. Give lower rates."
-    ]
+    base = replace(none, label="the base")
+    alone = replace(two, difference=None)
+    assert "every seed of the base" in conclusions(replace(COMPARISON, base=base, arms=(alone,)))[0]
+    lost = replace(COMPARISON, images=0, base=base, arms=(none,))
+    assert conclusions(lost)[0].startswith("Training diverged in every run: there is nothing to compare.")
 
 
 def test_a_rate_at_the_end_of_a_sweep_is_told() -> None:
     base, none = (replace(arm, end_of_sweep="highest") for arm in (COMPARISON.base, COMPARISON.arms[0]))
     said = conclusions(replace(COMPARISON, base=base, arms=(none, COMPARISON.arms[1])))
-    assert said[2].startswith(
-        "The highest learning rate that was tried was the best for the base, position none:"
-    )
+    assert said[2].startswith("The highest learning rate that was tried was the best for the base, position")
     assert not any("lowest" in sentence for sentence in said)
-
-
-def test_the_table_has_each_seed_and_the_figure_each_arm() -> None:
-    table = arm_table(COMPARISON)
-    assert table.headings[:4] == ("arm", "mean accuracy", "difference", "95 % interval")
-    assert str(table.rows[0][-1]).count("%") == 3
-    assert [row[0] for row in table.rows] == ["the base", "position none", "pool mean"]
-    assert all(len(row) == len(table.headings) for row in table.rows)
-    plot = difference_plot(COMPARISON)
-    assert plot is not None
-    labels = [label.get_text() for label in plot.draw().axes[0].get_yticklabels()]
-    assert labels == ["position none", "pool mean"]
-    assert difference_plot(replace(COMPARISON, arms=())) is None
 
 
 @pytest.mark.parametrize(("images", "shown"), [(400, "+0.1 to"), (5_000, "+0.12 to")])
 def test_many_images_are_told_to_a_hundredth_of_a_point(images: int, shown: str) -> None:
     difference = PairedDifference(3, images, 0.002, 1e-7, 1e-7, (0.00123, 0.003), 0.01, 0.001)
-    comparison = replace(
-        COMPARISON, images=images, arms=(replace(COMPARISON.arms[0], difference=difference),)
-    )
-    assert shown in conclusions(comparison)[0]
+    arms = (replace(COMPARISON.arms[0], difference=difference),)
+    assert shown in conclusions(replace(COMPARISON, images=images, arms=arms))[0]

@@ -5,20 +5,21 @@ import json
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 from PIL import Image
 
 import vitkit.jobs.study.scale as job
-import vitkit.jobs.train as series_job
-import vitkit.jobs.train_run as training
 from tests.helpers.cli import Cli
 from tests.helpers.refusals import refused
+from tests.helpers.series import before_each_run
+from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
-from vitkit.data.config import Augmentation, Preprocessing, Splits
+from vitkit.data.config import Augmentation, Splits
 from vitkit.errors import NonFiniteError
 from vitkit.evaluation.statistics import Point
 from vitkit.jobs.options import StudyOptions
@@ -32,14 +33,11 @@ from vitkit.models.measure import training_flops
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.plan import Opened, list_images
-from vitkit.training.config import OptimizerConfig, TrainingConfig
+from vitkit.training.config import TrainingConfig
 
-SMALL = Run(
-    model="ViT-16x1x2/4",
-    preprocessing=Preprocessing((8, 8), resize="crop"),
+SMALL = replace(
+    small_run(8),
     augmentation=Augmentation(crop_area=None, flip=False),
-    optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
-    training=TrainingConfig(steps=8, batch_size=16),
     splits=Splits(val_fraction=0.1, test_fraction=0.2),
 )
 
@@ -53,8 +51,7 @@ def measure_law(out: Path | None = None, **changes: Any) -> Scale:
     return law
 
 
-@dataclass(frozen=True)
-class Whole:
+class Whole(NamedTuple):
     """A study that nobody stopped."""
 
     law: Scale
@@ -68,19 +65,10 @@ def whole(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> Who
     """Complete a study once for all tests that only look at one, or at a copy."""
     hearing, said = Hearing(), list[bool]()
 
-    def trained(run: Run, folder: Path, **given: Any) -> Path:
-        said.append(any("The law predicts" in note for note in hearing.notes))
-        return training.train_run(run, folder, **given)
-
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(series_job, "train_run", trained)
+        before_each_run(patched, lambda _: said.append("The law predicts" in " ".join(hearing.notes)))
         law = measure_law(tmp_path_factory.mktemp("finished") / "law", listener=hearing)
     return Whole(law, hearing, said)
-
-
-@pytest.fixture
-def finished(whole: Whole) -> Scale:
-    return whole.law
 
 
 @pytest.fixture
@@ -112,11 +100,10 @@ def plan(**changes: Any) -> StudyPlan:
 
 def test_images_are_trained_on_by_the_recipe_for_their_size(tmp_path: Path) -> None:
     for side, recipe in ((12, "small-images"), (32, "small-images-conv"), (300, "photos")):
-        for name in ("cat", "dog"):
-            folder = tmp_path / str(side) / name
-            folder.mkdir(parents=True)
-            Image.new("RGB", (side, side)).save(folder / "1.png")
-            Image.new("RGB", (side, side), "red").save(folder / "2.png")
+        for file, colour in (("cat/1", "black"), ("cat/2", "red"), ("dog/1", "blue"), ("dog/2", "white")):
+            path = tmp_path / str(side) / f"{file}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (side, side), colour).save(path)
         assert propose_recipe(str(tmp_path / str(side)), SILENT) == recipe
     assert base_run("digits", "", "", SILENT).model == named_recipe("digits").model
 
@@ -129,9 +116,9 @@ def test_points_along_data_are_parts_of_the_training_images_alone() -> None:
     assert counts[-1] == 1257  # all that validation and test leave of 1,797
     assert counts[-1] / counts[-2] == pytest.approx(3, rel=0.01)
     assert counts[-2] / counts[0] == pytest.approx(10**1.5, rel=0.05)
-    for smaller, larger in itertools.pairwise(splits):
-        for split in ("train", "val", "test"):
-            few, more = ([data[split].key(i) for i in range(len(data[split]))] for data in (smaller, larger))
+    for split in ("train", "val", "test"):
+        keys = [[images[split].key(i) for i in range(len(images[split]))] for images in splits]
+        for few, more in itertools.pairwise(keys):
             assert set(few) < set(more) if split == "train" else few == more
     assert {arm.run.training.steps for arm in arms} == {8}
     assert {arm.run.training.select for arm in arms} == {"best"}
@@ -175,10 +162,9 @@ def test_points_along_size_keep_the_shape_of_the_model() -> None:
 
 def test_what_no_law_can_be_measured_with_is_refused(paced: list[Run]) -> None:
     cases: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
-        *(
-            ({"model": model}, {"along": "size"}, "a Vision Transformer on patches of pixels grows")
-            for model in ("R1-1x0.5+ViT-64x4x4/8", "BiT-R1-1x0.5", "ViT-64x4x4/8-conv")
-        ),
+        ({"model": "R1-1x0.5+ViT-64x4x4/8"}, {"along": "size"}, "Transformer on patches of pixels grows"),
+        ({"model": "BiT-R1-1x0.5"}, {"along": "size"}, "Transformer on patches of pixels grows"),
+        ({"model": "ViT-64x4x4/8-conv"}, {"along": "size"}, "Transformer on patches of pixels grows"),
         ({}, {"along": "size"}, "points are the same: ViT-16x1x2/4 is too small"),
         ({"training": TrainingConfig(steps=20)}, {"along": "steps"}, "are the same: 20 steps are too few"),
         (
@@ -200,8 +186,8 @@ def test_what_no_law_can_be_measured_with_is_refused(paced: list[Run]) -> None:
         refused(message, plan, recipe=replace(SMALL, **run), **changes)
 
 
-def test_a_start_brings_its_model_and_a_warning(paced: list[Run], finished: Scale) -> None:
-    start = finished.folder / "data-06"
+def test_a_start_brings_its_model_and_a_warning(paced: list[Run], whole: Whole) -> None:
+    start = whole.law.folder / "data-06"
     run = base_run("digits", "", start, SILENT)
     assert run.model == "ViT-16x1x2/4"
     assert run.optimizer.learning_rate == 5e-4  # that of vitkit finetune
@@ -222,7 +208,6 @@ def test_a_plan_is_printed_and_no_folder_made(tmp_path: Path, cli: Cli) -> None:
     line = [*options.split(), "--out", str(tmp_path / "law")]
     said = cli([*line, "--seeds", "3"]).text
     assert "data-05 449 training images its own 3 10" in said and "6 arms, 18 runs, about" in said
-    assert "1,347 training images are held out: predicted by the law of the others, then trained" in said
     arms = json.loads("{" + cli([*line, "--json"]).out.partition("{")[2])["arms"]
     assert [(arm["name"], arm["steps"]) for arm in arms] == [(f"data-0{n}", 10) for n in range(1, 7)]
     assert not (tmp_path / "law").exists()
@@ -259,18 +244,14 @@ def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch
 
 
 def test_a_point_that_diverges_is_left_out(
-    finished: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def diverging(run: Run, folder: Path, **given: Any) -> Path:
-        raise NonFiniteError("the loss is no number")
-
-    copied = Path(shutil.copytree(finished.folder, tmp_path / "law"))
-    monkeypatch.setattr(series_job, "train_run", diverging)
-    assert replace(measure_law(copied), folder=finished.folder) == finished  # which is read
+    copied = Path(shutil.copytree(whole.law.folder, tmp_path / "law"))
+    before_each_run(monkeypatch, Mock(side_effect=NonFiniteError("the loss is no number")))
+    assert replace(measure_law(copied), folder=whole.law.folder) == whole.law  # which is read
     shutil.rmtree(copied / "data-06")
     scale = measure_law(copied)
-    assert scale.held_out.point is None
-    assert scale.beyond is None
+    assert scale.held_out.point is None and scale.beyond is None
     assert any(sentence.endswith("; training diverged.") for sentence in scale.headline())
     assert "1,257 training images: training diverged in 1 run, left out." in scale.remarks()
     shutil.rmtree(copied / "data-02")
@@ -306,14 +287,9 @@ def test_what_is_said_of_a_law_that_holds() -> None:
         "EXTRAPOLATION: three times as many images would reach about 93.9% accuracy by the law (95 % "
         "interval 90.7% to 97.5%: from no further gain to one as fast as through the last points)."
     )
-    assert scale.beyond is not None
-    assert scale.beyond.x == 28_440
-    assert scale.points().rows[-1][-1] == "held out"
-    flat = result([0.5, 0.4, 0.36, 0.345, 0.34], 0.342)
-    assert [sentence for sentence in flat.headline() if "images would reach" in sentence] == [
-        "EXTRAPOLATION: three times as many images would reach 65.8% accuracy as now (95 % interval "
-        "65.0% to 67.2%: the last points show no gain)."
-    ]
+    assert scale.beyond is not None and scale.beyond.x == 28_440
+    flat = " ".join(result([0.5, 0.4, 0.36, 0.345, 0.34], 0.342).headline())
+    assert "would reach 65.8% accuracy as now (95 % interval 65.0% to 67.2%: the last points show" in flat
     said = " ".join(result([3.0, 2.5, 2.1, 1.8, 1.55], 1.3, noise=None).headline())
     assert "1.3 loss came out, inside" in said
     assert "%" not in said.replace("95 % interval", "")

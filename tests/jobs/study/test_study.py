@@ -10,24 +10,13 @@ from typing import Any
 import pytest
 
 import vitkit
-import vitkit.jobs.train as series_job
-import vitkit.jobs.train_run as training
 from tests.helpers.refusals import refused
+from tests.helpers.series import before_each_run
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.jobs.options import StudyOptions
 from vitkit.jobs.study import study as engine
-from vitkit.jobs.study.study import (
-    Arm,
-    Study,
-    check_arms,
-    complete_arms,
-    measure_paces,
-    new_study,
-    plan_arms,
-    read_study,
-    run_seconds,
-)
+from vitkit.jobs.study.study import Arm, Study
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import InterruptedTraining
@@ -46,41 +35,39 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def study(*arms: Arm, **options: Any) -> Study:
-    return new_study("test", "a command", options, arms or ARMS)
+    return engine.new_study("test", "a command", options, arms or ARMS)
 
 
 def complete(made: Study, out: Path, listener: Hearing | None = None) -> list[Series]:
     with made.claim(out) as folder:
         options = StudyOptions(listener=listener or Hearing(), command=made.command)
-        return complete_arms(made.arms, folder, options)
+        return engine.complete_arms(made.arms, folder, options)
 
 
 def test_arms_are_series_and_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained: list[str] = []
-    train = training.train_run
+    begun: list[str] = []
 
-    def stopped(run: Run, folder: Path, **options: Any) -> Path:
-        if len(trained) == 1:
-            trained.append("stopped")
+    def stop_the_second(folder: Path) -> None:
+        begun.append(f"{folder.parent.name}/{folder.name}")
+        if len(begun) == 2:
             raise InterruptedTraining("after step 1", "vitkit train --resume x", 15)
-        trained.append(f"{folder.parent.name}/{folder.name}")
-        return train(run, folder, **options)
 
     swept = replace(ARMS[1], series=vitkit.SeriesOptions(sweep_rates=(0.01, 0.02)))
     out, made, hearing = tmp_path / "study", study(ARMS[0], swept), Hearing()
-    monkeypatch.setattr(series_job, "train_run", stopped)
+    before_each_run(monkeypatch, stop_the_second)
     with pytest.raises(InterruptedTraining, match=r"arm 2 of 2, pool mean; .*: the same command") as caught:
         complete(made, out)
     assert caught.value.exit_code == 128 + 15
     all_series = complete(made, out, hearing)
-    assert trained == ["base/final", "stopped", "mean/rate-0.01", "mean/rate-0.02", "mean/final"]
+    of_the_sweep = ["mean/rate-0.01", "mean/rate-0.02", "mean/final"]
+    assert begun == ["base/final", of_the_sweep[0], *of_the_sweep]
     assert all(series.ended for series in all_series) and all_series[1].run.architecture.pool == "mean"
     with_weights = {str(path.parent.relative_to(out)) for path in out.glob("*/*/model.safetensors")}
     assert with_weights == {"base/final", "mean/final"}  # weights of the runs of a sweep are not
     assert any(note.startswith("arm 2 of 2, pool mean: ") for note in hearing.notes)
     assert any(loop.startswith("pool mean: ") for loop in hearing.loops)
     assert [folder.parent.name for folder, _, _ in hearing.runs] == ["mean"] * 3 and hearing.measured
-    assert [arm.label for arm in read_study(out).arms] == ["the base", "pool mean"]
+    assert [arm.label for arm in engine.read_study(out).arms] == ["the base", "pool mean"]
 
 
 def test_an_arm_that_diverges_does_not_end_the_study(tmp_path: Path) -> None:
@@ -112,9 +99,7 @@ def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) ->
         (study(ARMS[0], grid=False), "arms: base, mean -> base"),
         (replace(study(grid=False), kind="other"), "kind of study: test -> other"),
     ):
-        with pytest.raises(vitkit.VitkitError, match="holds another study") as caught:
-            complete(made, out)
-        assert str(caught.value).count(said) == 1
+        refused(f"(?s)holds another study.*{said}", complete, made, out)
     assert not (out / "base").exists()
     record = json.loads((out / "study.json").read_text())
     record["arms"][1]["run"]["architecture"]["pool"] = "max"
@@ -122,7 +107,7 @@ def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) ->
     refused(re.escape("pool 'max' -> 'mean'"), complete, study(grid=False), out)
     (tmp_path / "letter.txt").write_text("dear")
     refused("is there already and holds no study", complete, study(), tmp_path)
-    refused(r"is no study: it has no study\.json", read_study, tmp_path)
+    refused(r"is no study: it has no study\.json", engine.read_study, tmp_path)
 
 
 def test_a_study_whose_folder_was_moved_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,26 +116,24 @@ def test_a_study_whose_folder_was_moved_goes_on(tmp_path: Path, monkeypatch: pyt
         later = replace(SMALL, model="", start=start)
         return study(ARMS[0], Arm("later", "begun from the base", later, vitkit.SeriesOptions(runs=runs)))
 
-    def stopped(run: Run, folder: Path, **options: Any) -> Path:
+    def stop_the_second(folder: Path) -> None:
         if folder.name == "seed-1":
             raise InterruptedTraining("after step 1", "vitkit train --resume x", 15)
-        return train(run, folder, **options)
 
-    train, first, second = training.train_run, tmp_path / "first", tmp_path / "second"
-    monkeypatch.setattr(series_job, "train_run", stopped)
+    first, second = tmp_path / "first", tmp_path / "second"
+    before_each_run(monkeypatch, stop_the_second)
     with pytest.raises(InterruptedTraining):
         complete(begun_from_base(first), first)
     monkeypatch.undo()
     first.rename(second)
-    with pytest.raises(vitkit.VitkitError, match="seeds 2 -> 3"):  # all else is compared as before
-        complete(begun_from_base(second, runs=3), second)
+    refused("seeds 2 -> 3", complete, begun_from_base(second, runs=3), second)  # all else is as before
     assert all(series.ended for series in complete(begun_from_base(second), second))
 
 
 def test_an_impossible_arm_is_refused_by_name_before_anything_is_trained() -> None:
     model = replace(SMALL, model="BiT-R50x1", architecture=Architecture(pool="mean"))
-    with pytest.raises(vitkit.VitkitError, match=r"model BiT-R50x1: .* has no pool"):
-        check_arms([ARMS[0], Arm("bit", "model BiT-R50x1", model, ONCE)], StudyOptions())
+    arms = [ARMS[0], Arm("bit", "model BiT-R50x1", model, ONCE)]
+    refused("model BiT-R50x1: .* has no pool", engine.check_arms, arms, StudyOptions())
 
 
 def test_runs_that_train_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,19 +143,19 @@ def test_runs_that_train_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch) -
         timed.append(run)
         return Pace(float(len(timed)), 0.5)
 
-    plan = SimpleNamespace(images=None, config=None, device=None)
-    monkeypatch.setattr(engine, "plan_run", lambda run, *_, **__: SimpleNamespace(run=run, **vars(plan)))
+    parts = {"images": None, "config": None, "device": None}
+    monkeypatch.setattr(engine, "plan_run", lambda run, *_, **__: SimpleNamespace(run=run, **parts))
     monkeypatch.setattr(engine, "measure_pace", measure)
     other_rate = replace(SMALL, optimizer=replace(SMALL.optimizer, learning_rate=0.5))
     longer = replace(SMALL, training=replace(SMALL.training, steps=9, seed=3, select="last"))
     larger = replace(SMALL, training=replace(SMALL.training, batch_size=7))
     begun = replace(SMALL, start=StartConfig("another/arm"))
     runs = {"a": SMALL, "b": ARMS[1].run, "c": other_rate, "d": longer, "e": larger, "f": begun}
-    paces = measure_paces(runs, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
+    paces = engine.measure_paces(runs, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
     assert [paces[name].step for name in runs] == [1, 2, 1, 1, 3, 1]
     assert [run.start.start for run in timed] == [""] * 3
     frozen = replace(begun, optimizer=replace(SMALL.optimizer, freeze="backbone", freeze_layers=1))
-    measure_paces({"g": frozen}, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
+    engine.measure_paces({"g": frozen}, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
     # Without a start nothing can be frozen.
     assert (timed[-1].optimizer.freeze, timed[-1].optimizer.freeze_layers) == ("nothing", 0)
 
@@ -182,7 +165,9 @@ def test_an_arm_is_planned_with_the_runs_of_its_sweep() -> None:
     single = replace(arm, folder="single", series=vitkit.SeriesOptions(sweep_rates=(0.1,)))
     options, opened = StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL))
     paces = dict.fromkeys(("base", "single"), Pace(1.5, 0.5))
-    planned, one_run = plan_arms([arm, single], options, opened, paces=paces).arms
+    planned, one_run = engine.plan_arms([arm, single], options, opened, paces=paces).arms
     assert (planned.name, planned.label, planned.rates) == ("base", "the base", (0.1, 0.2, 0.3))
     assert (planned.runs, planned.steps, one_run.runs) == (5, SMALL.training.steps, 1)
-    assert planned.seconds == 5 * one_run.seconds == 5 * run_seconds(SMALL, paces["base"], opened.images)
+    assert (
+        planned.seconds == 5 * one_run.seconds == 5 * engine.run_seconds(SMALL, paces["base"], opened.images)
+    )
