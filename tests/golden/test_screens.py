@@ -4,6 +4,8 @@ The pictures are told apart by their brightness, so that every accuracy is that 
 right, on any processor. The folder's path has the same length everywhere: lines break where they did.
 """
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -135,3 +137,15 @@ def test_screens(verb: str, capsys: pytest.CaptureFixture[str], text_file: Snaps
     masks = [*MASKS, *own.get(verb, ())]
     lines = [line.split() for line in SCREENS.splitlines() if line.split()[:1] == [verb]]
     assert lines and screen(lines, capsys, masks) == text_file
+
+
+def test_what_comes_next_is_a_command_as_it_would_be_typed() -> None:
+    here, count = Path(__file__), 0
+    commands = (here.parents[2] / "docs/commands.md").read_text()
+    for path in (here.parent / "__snapshots__" / here.stem).glob("*.txt"):
+        for line in re.findall(r"^(?:Next:|     ) vitkit (.*)$", path.read_text(), re.MULTILINE):
+            verb, *words = shlex.split(line.partition("   (")[0])
+            options = [word for word in words if word.startswith("--")]
+            assert verb in VERBS and all(f"`{option}" in commands for option in options), line
+            count += 1
+    assert count > 20
