@@ -1,5 +1,7 @@
 """Every ViT and BiT architecture of timm, one layer deep: read and equal, or refused by name.
 
+Where `vitkit.create_model` takes the name too, it must make the configuration that is read from timm's file.
+
     python -m tests.peers.timm_architectures        (inside the environment of scripts/test-peers)
 
 Prints a line for each architecture and the counts at the end. Exits with 1 if one is read and differs.
@@ -11,6 +13,7 @@ import importlib
 import sys
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ from tests.peers.timm_cases import BIT_ALLOWED, VIT_ALLOWED, compare, randomize
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.jobs.convert import import_library
+from vitkit.models.config import ViTConfig
+from vitkit.weights.create import parse_timm_name, timm_config
 
 PATTERNS = ("vit_*", "deit*", "flexivit*", "eva*", "beit*", "aimv2*", "naflexvit*", "resnetv2_*bit*")
 
@@ -52,6 +57,11 @@ def outcome(name: str, folder: Path) -> tuple[str, str]:
         ours = load_model(folder)
     except VitkitError as error:
         return "refused", str(error).split(": ", 1)[-1]
+    if (parsed := parse_timm_name(name)) is not None:
+        named = timm_config(parsed, 10, parsed.side)
+        named = replace(named, depth=1) if isinstance(named, ViTConfig) else named
+        if replace(named, image_size=ours.config.image_size) != ours.config:
+            return "DIFFERS", f"{named} is not {ours.config}"
     try:
         case = compare(name, "timm -> vitkit", size, theirs, ours, BIT_ALLOWED if bit else VIT_ALLOWED)
     except AssertionError as error:

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from tests.peers.huggingface_cases import transformers
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.jobs.convert import import_library
 
 ALLOWED = 1e-5
 """Of the largest logit."""
@@ -64,10 +64,7 @@ def outcome(model: Any, folder: Path) -> tuple[str, str]:
 def main() -> int:
     torch.set_num_threads(1)
     logging.getLogger("vitkit").setLevel(logging.ERROR)
-    import_library("timm")
-    library = import_library("transformers")
-    library.utils.logging.set_verbosity_error()
-    library.utils.logging.disable_progress_bar()
+    library = transformers()
     counts: Counter[str] = Counter()
     for config, models in library.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING.items():
         for kind in models if isinstance(models, tuple) else (models,):
