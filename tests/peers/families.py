@@ -44,6 +44,7 @@ IMAGES = {"image_size": 32, "patch_size": 8}
 USUAL = {**SHAPE, **IMAGES, "intermediate_size": 128}
 TEXT = {"vocab_size": 50, "max_position_embeddings": 8, "intermediate_size": 64}
 TEXT |= {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+BIT = {"embedding_size": 32, "hidden_sizes": [128, 256], "depths": [2, 1], "num_labels": 5}
 BEIT = {**USUAL, "use_relative_position_bias": True}
 
 
@@ -84,6 +85,10 @@ def embedded(model: Any, images: Tensor, **options: Any) -> Any:
     return model(images, **options).image_embeds
 
 
+def of_any_size(model: Any, images: Tensor, **_options: Any) -> Any:
+    return model(images).logits
+
+
 def unmasked(model: Any, images: Tensor, **options: Any) -> Any:
     """The class token of MAE's encoder that sees all patches, in their order."""
     patches = images.shape[2] // 8 * (images.shape[3] // 8)
@@ -118,7 +123,9 @@ PEERS: dict[str, Peer] = {
     "clip_vision_model, exact GELU": Peer("CLIPVisionModel", USUAL | {"hidden_act": "gelu"}),
     "clip, projection": Peer("CLIPVisionModelWithProjection", USUAL | PROJECTED, answer=embedded),
     "clip, classifier": Peer("CLIPForImageClassification", CLASSES, USUAL),
-    "vit": Peer("ViTForImageClassification", USUAL),
+    "vit": Peer("ViTModel", USUAL),
+    "vit, classifier": Peer("ViTForImageClassification", USUAL),
+    "bit, classifier": Peer("BitForImageClassification", BIT, answer=of_any_size),
     "vit_mae": Peer("ViTMAEModel", ALL_PATCHES, answer=unmasked),
     "vit_mae, with its decoder": Peer("ViTMAEForPreTraining", ALL_PATCHES, answer=unmasked),
     "metaclip_2": Peer("MetaClip2Model", PROJECTED, USUAL, image_features),
@@ -239,8 +246,18 @@ def of_mae() -> Made:
     return Made("weights.pth", {**made.tensors, **drawn(decoder)}, answer, num_heads=2)
 
 
-IN_MEMORY = ("dinov2, SwiGLU", "dinov3_vit", "vit_mae", "deit", "beit")
+IN_MEMORY = ("dinov2, SwiGLU", "dinov3_vit", "vit_mae", "vit, classifier", "deit", "beit")
 """Models whose modules have other names in memory than in files."""
+TIMM_PARTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "mean, then the norm": {"global_pool": "avg"},
+    "mean beside a class token": {"global_pool": "avg", "fc_norm": False},
+    "maximum": {"global_pool": "max", "class_token": False},
+    "norm after the class token": {"fc_norm": True},
+    "QK-norm": {"qk_norm": True},
+    "RMSNorm": {"norm_layer": "rmsnorm"},
+    "QK-norm by RMSNorm": {"norm_layer": "rmsnorm", "qk_norm": True},
+}
 MAKERS: dict[str, Callable[[], Made]] = {
     **{name: partial(of_transformers, peer) for name, peer in PEERS.items()},
     **{
@@ -256,6 +273,20 @@ MAKERS: dict[str, Callable[[], Made]] = {
     "timm, Perception Encoder": lambda: of_timm("vit_pe_core_base_patch16_224", num_heads=8),
     "timm, Perception Encoder, spatial": lambda: of_timm("vit_pe_spatial_base_patch16_512"),
     "timm, no final norm": lambda: of_timm("vit_base_patch16_224", final_norm=False),
+    "timm, DeiT III": lambda: of_timm("deit3_small_patch16_224"),
+    "timm, DINOv2 with registers": lambda: of_timm("vit_small_patch14_reg4_dinov2"),
+    "timm, CLIP": lambda: of_timm("vit_base_patch32_clip_224"),
+    "timm, SigLIP": lambda: of_timm("vit_base_patch16_siglip_224"),
+    "timm, CLIP of OpenAI": lambda: of_timm("vit_base_patch32_clip_quickgelu_224"),
+    "timm, DINOv3": lambda: of_timm("vit_small_patch16_dinov3", global_pool="avg"),
+    "timm, DINOv3 with biases": lambda: of_timm("vit_small_patch16_dinov3_qkvb"),
+    "timm, EVA-02 with a register": lambda: of_timm("vit_base_patch16_rope_reg1_gap_256"),
+    "timm, RoPE-ViT": lambda: of_timm("vit_small_patch16_rope_224"),
+    "timm, RoPE-ViT with positions": lambda: of_timm("vit_base_patch16_rope_ape_224"),
+    **{
+        f"timm, {name}": partial(of_timm, "vit_base_patch16_224", **arguments)
+        for name, arguments in TIMM_PARTS.items()
+    },
     "open_clip": of_open_clip,
     "open_clip, quick GELU": lambda: of_open_clip(quick=True),
     "open_clip, mean and layer scale": lambda: of_open_clip(

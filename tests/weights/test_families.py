@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 
 from tests.helpers.random_models import same_bits
+from tests.peers import families
 from tests.peers.families import NUMBERS, drawn, outputs, write_files
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.models.config import DINOV3_ROTARY, ViTConfig
-from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.loading import identify, save_model
+from vitkit.weights.loading import save_model
 from vitkit.weights.table import IMAGENET_MEAN
 
 
@@ -50,37 +50,33 @@ def test_a_family_computes_what_its_own_library_does(name: str) -> None:
         torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
 
 
-def test_every_family_is_among_them() -> None:
-    theirs = "dinov2 dinov2_with_registers dinov3_vit siglip clip vit_mae ijepa deit beit"
-    others = {"timm", "open_clip", "MAE", "DINOv2"}
-    assert {name.partition(",")[0] for name in NAMES} >= others | set(theirs.split())
+OTHERS = ("DeiT III", "DINOv2 with registers", "CLIP", "CLIP of OpenAI", "SigLIP")
+OF_TIMM = [f"timm, {name}" for name in (*families.TIMM_PARTS, *OTHERS)]
 
 
-def config_of(name: str, folder: Path) -> ViTConfig:
-    config = identify(write_files(made(name), folder), LoadOptions(num_heads=made(name).num_heads)).config
-    assert isinstance(config, ViTConfig)
-    return config
+@pytest.mark.parametrize("name", ["vit, classifier", "bit, classifier", *OF_TIMM])
+def test_a_file_is_written_as_its_library_writes_it(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = made(name)
+    model = load_model(write_files(file, tmp_path), image_size=32)
+    caplog.clear()
+    folder = save_model(model, tmp_path / "again", "timm" if name.startswith("timm") else "huggingface")
+    assert not caplog.text
+    tensors = load_file(folder / "model.safetensors")
+    assert tensors.keys() == file.tensors.keys()
+    assert all(torch.equal(tensors[key], tensor) for key, tensor in file.tensors.items())
+    assert load_model(folder).config == model.config
 
 
-def test_parts_come_from_the_file(tmp_path: Path) -> None:
-    giant = config_of("dinov2, SwiGLU", tmp_path)
-    assert (giant.mlp, giant.mlp_dim, giant.pool, giant.num_classes) == ("swiglu", 176, "token+mean", 5)
-    registers = config_of("dinov2_with_registers", tmp_path)
-    assert (registers.register_tokens, registers.class_token_position) == (4, False)
-    third = config_of("dinov3_vit", tmp_path)
-    assert (third.rotary, third.position, third.norm_eps) == (DINOV3_ROTARY, "none", 1e-5)
-    siglip = config_of("siglip", tmp_path)
-    assert (siglip.pool, siglip.class_token, siglip.gelu) == ("map", False, "tanh")
-    clip = config_of("clip", tmp_path)
-    assert (clip.norm_before_blocks, clip.gelu, clip.num_classes) == (True, "quick", 24)
-    assert not config_of("clip, classifier", tmp_path).final_norm
-    beit = config_of("beit, classifier", tmp_path)
-    assert (beit.position, beit.norm_after_pooling, beit.pool) == ("relative_bias", True, "mean")
-    eva = config_of("timm, EVA-02 B", tmp_path)
-    assert (eva.mlp, eva.mlp_norm) == ("swiglu", True)
-    perception = config_of("timm, Perception Encoder", tmp_path)
-    assert perception.pool_heads == 8 and perception.rotary is not None
-    assert (perception.rotary.offset, perception.rotary.reference_grid) == (1.0, (14, 14))
+@pytest.mark.parametrize("name", ["mean, then the norm", "DINOv2 with registers", "CLIP", "QK-norm"])
+def test_tensors_of_timm_show_its_parts_without_its_settings(name: str, tmp_path: Path) -> None:
+    file = made(f"timm, {name}")
+    described = load_model(write_files(file, tmp_path)).config
+    torch.save(file.tensors, tmp_path / "vit.pth")
+    (tmp_path / "config.json").unlink()
+    pixels = {"image_mean": described.image_mean, "image_std": described.image_std}
+    assert load_model(tmp_path / "vit.pth", num_heads=2, image_size=32, **pixels).config == described
 
 
 @pytest.mark.parametrize(
@@ -198,15 +194,6 @@ def test_siglip_without_a_pooling_is_read_with_the_mean(
     file.tensors = {key: tensor for key, tensor in file.tensors.items() if not key.startswith("head.")}
     assert load_model(write_files(file, tmp_path)).config.pool == "mean"
     assert "no pooling of its own" in caplog.text
-
-
-def test_a_family_is_written_in_formats_that_carry_it_and_refused_by_name_in_others(tmp_path: Path) -> None:
-    siglip = load_model(write_files(made("siglip"), tmp_path))
-    assert same_bits(load_model(save_model(siglip, tmp_path / "timm", "timm")), siglip)
-    giant = load_model(write_files(made("dinov2, SwiGLU"), tmp_path))
-    with pytest.raises(VitkitError, match=r"pool token\+mean .*; mlp swiglu .* vitkit's own"):
-        save_model(giant, tmp_path / "no", "huggingface")
-    assert same_bits(load_model(save_model(giant, tmp_path / "ours")), giant)
 
 
 def test_buffers_of_older_releases_are_left_out(tmp_path: Path) -> None:

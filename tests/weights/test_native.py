@@ -121,14 +121,25 @@ def test_a_description_that_is_damaged_or_of_other_weights_is_explained(folder: 
         ({"origin": []}, "origin: expected an object"),
         ({"weights": []}, "weights: expected an object"),
         ({"weights": None}, "weights: expected an object"),
-        ({"weights": {}}, r"model\.json: weights: the key 'bytes' of Checksum is missing"),
+        ({"weights": {}}, "weights: the key 'bytes' of Checksum is missing"),
         ({"weights": {"bytes": 3}}, "the key 'xxh3_128' of Checksum is missing"),
         ({"weights": {"bytes": "3", "xxh3_128": "", "sha256": ""}}, "bytes: expected int, found '3'"),
     ]
-    losses: list[Any] = ["hinge", None, ["sigmoid"], {}]
-    for loss in losses:
+    for loss in ("hinge", None, ["sigmoid"], {}):
         task = {"name": "classification", "loss": loss}
         changes.append(({"task": task}, r"model\.json: task: loss: expected one of 'softmax'"))
+    rules: list[tuple[dict[str, Any], str]] = [
+        ({"resize": "squish"}, "resize: expected one of 'stretch', .* found 'squish'"),
+        ({"crop_fraction": "0.9"}, "crop_fraction: expected float, found '0.9'"),
+        ({"interpolation": 3}, "interpolation: expected one of 'nearest', .* found 3"),
+        ({"crop_pct": 0.9}, "unknown key 'crop_pct'"),
+        ({"border": [0, 0]}, "border: expected"),
+        ({"crop_fraction": 0.0}, "crop_fraction must be"),  # of the right type
+    ]
+    for rule, message in rules:
+        changes.append(
+            ({"preprocessing": {"image_size": [12, 16], **rule}}, rf"model\.json: preprocessing: {message}")
+        )
     for change, message in changes:
         description.write_text(json.dumps({**record, **change}))
         with pytest.raises(VitkitError, match=message):

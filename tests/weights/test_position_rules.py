@@ -19,7 +19,6 @@ from tests.pixel_cases import ALLOWED, CASES, SHAPES, PixelCase, image, preproce
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.data.transforms import preprocess
-from vitkit.errors import VitkitError
 from vitkit.jobs.convert import convert
 from vitkit.models.config import INTERPOLATIONS, Interpolation, ViTConfig
 from vitkit.models.position import resize_position_embedding
@@ -166,24 +165,6 @@ def test_a_fraction_gives_its_side_back() -> None:
     for side in (1, 7, 224, 242, 256, 384, 518):
         for resized in range(1, 1500):
             assert math.floor(side / fraction_of(side, resized)) == resized
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"resize": "squish"}, "preprocessing: resize: expected one of 'stretch', .* found 'squish'"),
-        ({"crop_fraction": "0.9"}, "preprocessing: crop_fraction: expected float, found '0.9'"),
-        ({"interpolation": 3}, "preprocessing: interpolation: expected one of 'nearest', .* found 3"),
-        ({"crop_pct": 0.9}, "preprocessing: unknown key 'crop_pct'"),
-        ({"border": [0, 0]}, "preprocessing: border: expected"),
-        ({"crop_fraction": 0.0}, "preprocessing: crop_fraction must be"),  # of the right type
-    ],
-)
-def test_what_a_card_cannot_mean_is_named_with_its_file(changes: dict[str, Any], message: str) -> None:
-    described = describe(create_model("ViT-8x1x1/2", 2, 8))
-    described |= {"preprocessing": {"image_size": [8, 8], **changes}}
-    with pytest.raises(VitkitError, match=rf"^x/model\.json: {message}"):
-        read_description(described, Path("x/model.json"))
 
 
 def test_fields_that_a_way_of_resizing_does_not_look_at_make_no_difference() -> None:

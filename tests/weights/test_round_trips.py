@@ -10,7 +10,6 @@ import torch
 
 from tests.helpers.random_models import random_model, same_bits
 from vitkit import load_model
-from vitkit.cli.main import run
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import parameters
@@ -151,10 +150,3 @@ def test_libraries_bear_a_broken_torchvision(library: str, package: str, source:
     parity = " ".join(done.stdout.split()).partition("parity ")[2]
     assert parity.startswith("read back by vitkit: logits")
     assert f"{library}'s own model beside vitkit's:" in parity
-
-
-def test_the_line_of_parity_names_the_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_model(random_model(model_config("ViT-64x2x2/16", 3, 32)), tmp_path / "model")
-    assert run(["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "timm"]) == 0
-    parity = " ".join(capsys.readouterr().out.split()).partition("parity ")[2]
-    assert "this is vitkit beside itself, --against timm runs timm's own model" in parity

@@ -1,163 +1,31 @@
 """timm's folders there and back: parts of ViTs against a slow forward pass, preprocessing, and ResNets."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import load_file
 
 from tests.helpers.random_models import random_model
-from tests.helpers.timm_files import TINY, config_json, folder_of, slow_logits, state
+from tests.helpers.timm_files import TINY, config_json, folder_of, state
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, ROPE_VIT_ROTARY, BackboneConfig, ResNetConfig
-from vitkit.models.zoo import ModelConfig
+from vitkit.models.config import BackboneConfig, ResNetConfig
 from vitkit.weights.format_names import Format
 from vitkit.weights.formats.timm import _vit_arguments
 from vitkit.weights.loading import load, save_model
 from vitkit.weights.model_card import ModelCard, card_of, preprocessing_of
 
-Shapes = dict[str, tuple[int, ...]]
 WIDTH = TINY.width
-NORMS = [f"blocks.{i}.norm{j}" for i in range(2) for j in (1, 2)]
-SCALES: Shapes = {f"blocks.{i}.ls{j}.gamma": (WIDTH,) for i in range(2) for j in (1, 2)}
-GAMMAS: Shapes = {f"blocks.{i}.gamma_{j}": (WIDTH,) for i in range(2) for j in (1, 2)}
-AFTER: Shapes = {"norm.weight": (), "norm.bias": (), "fc_norm.weight": (WIDTH,), "fc_norm.bias": (WIDTH,)}
-BEFORE: Shapes = {"norm_pre.weight": (WIDTH,), "norm_pre.bias": (WIDTH,), "patch_embed.proj.bias": ()}
-QK_SCALES: Shapes = {f"blocks.{i}.attn.{j}_norm.weight": (WIDTH // 4,) for i in range(2) for j in "qk"}
-QK_NORM: Shapes = QK_SCALES | {name.replace("weight", "bias"): (8,) for name in QK_SCALES}
-NO_SHIFTS: Shapes = {f"{name}.bias": () for name in ("norm", *NORMS)}
-NO_BIAS: Shapes = {f"blocks.{i}.attn.qkv.bias": () for i in range(2)}
-TWO_BIASES: Shapes = NO_BIAS | {f"blocks.{i}.attn.{part}_bias": (WIDTH,) for i in range(2) for part in "qv"}
-REGISTERS: Shapes = {"reg_token": (1, 4, WIDTH)}
-UNPLACED = {"register_tokens": 4, "position": "none", "norm_eps": 1e-5}
-MEAN = {"pool": "mean", "extra_class_token": True}
-CLIP_FIELDS = {"norm_before_blocks": True, "norm_eps": 1e-5}
-
-
-@dataclass(frozen=True)
-class Case:
-    extra: Shapes
-    """Tensors added to the plain ones; those of an empty shape are not there."""
-    arguments: dict[str, Any]
-    """timm's `model_args`."""
-    fields: dict[str, Any]
-    """Ours."""
-    positions: int = 13
-    architecture: str = "vit_base_patch16_224"
-
-
-CASES = {
-    "plain": Case({}, {}, {}),
-    "DeiT III": Case(
-        SCALES,
-        {"no_embed_class": True, "init_values": 1e-6},
-        {"layer_scale": 1e-6, "class_token_position": False},
-        12,
-        "deit3_small_patch16_224",
-    ),
-    "DINOv2 with registers": Case(
-        SCALES | REGISTERS,
-        {"init_values": 1e-5, "reg_tokens": 4, "no_embed_class": True},
-        {"layer_scale": 1e-5, "class_token_position": False, "register_tokens": 4},
-        12,
-        "vit_small_patch14_reg4_dinov2",
-    ),
-    "MAE, fine-tuned": Case(AFTER, {"global_pool": "avg"}, MEAN | {"norm_after_pooling": True}),
-    "mean beside a class token": Case({}, {"global_pool": "avg", "fc_norm": False}, MEAN),
-    "maximum": Case(
-        AFTER | {"cls_token": ()},
-        {"global_pool": "max", "class_token": False},
-        {"pool": "max", "norm_after_pooling": True},
-        12,
-    ),
-    "norm after the class token": Case(AFTER, {"fc_norm": True}, {"norm_after_pooling": True}),
-    "every token": Case({}, {"global_pool": ""}, {"pool": "none", "extra_class_token": True}),
-    "CLIP": Case(BEFORE, {}, CLIP_FIELDS, architecture="vit_base_patch32_clip_224"),
-    "CLIP of OpenAI": Case(
-        BEFORE,
-        {"act_layer": "quick_gelu"},
-        CLIP_FIELDS | {"gelu": "quick"},
-        architecture="vit_base_patch32_clip_quickgelu_224",
-    ),
-    "QK-norm": Case(QK_NORM, {"qk_norm": True}, {"qk_norm": True}),
-    "RMSNorm": Case(NO_SHIFTS, {"norm_layer": "rmsnorm"}, {"norm": "rms"}),
-    "QK-norm by RMSNorm": Case(
-        QK_SCALES | NO_SHIFTS, {"norm_layer": "rmsnorm", "qk_norm": True}, {"norm": "rms", "qk_norm": True}
-    ),
+SCALES = {f"blocks.{i}.ls{j}.gamma": (WIDTH,) for i in range(2) for j in (1, 2)}
+NO_SHIFTS: dict[str, tuple[int, ...]] = {
+    f"{name}.bias": () for name in ("norm", *(f"blocks.{i}.norm{j}" for i in range(2) for j in (1, 2)))
 }
-ROTARY = {
-    "DINOv3": Case(
-        GAMMAS | NO_BIAS | REGISTERS | {"pos_embed": ()},
-        {"global_pool": "avg"},
-        UNPLACED | MEAN | {"rotary": DINOV3_ROTARY},
-        architecture="vit_small_patch16_dinov3",
-    ),
-    "DINOv3 with biases": Case(
-        GAMMAS | TWO_BIASES | REGISTERS | {"pos_embed": ()},
-        {},
-        UNPLACED | {"rotary": DINOV3_ROTARY},
-        architecture="vit_small_patch16_dinov3_qkvb",
-    ),
-    "EVA-02": Case(
-        GAMMAS | TWO_BIASES | AFTER | {"pos_embed": (), "cls_token": ()},
-        {"global_pool": "avg"},
-        {"rotary": EVA02_ROTARY, "pool": "mean", "position": "none", "norm_after_pooling": True},
-        architecture="vit_base_patch16_rope_reg1_gap_256",
-    ),
-    "RoPE-ViT": Case(
-        GAMMAS | {"pos_embed": ()}, {}, {"position": "none"}, architecture="vit_small_patch16_rope_224"
-    ),
-    "RoPE-ViT with positions": Case(
-        GAMMAS, {}, {"class_token_position": False}, 12, "vit_base_patch16_rope_ape_224"
-    ),
-}
-
-
-def images_of(config: ModelConfig) -> Tensor:
-    return torch.randn(2, config.in_channels, *config.image_size, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.mark.parametrize("name", [*CASES, *ROTARY])
-def test_a_file_of_timm_is_read(name: str, tmp_path: Path) -> None:
-    case = (CASES | ROTARY)[name]
-    tensors = state(positions=case.positions, extra=case.extra)
-    tensors = {name: 0.3 * tensor for name, tensor in tensors.items()}
-    described = config_json(case.architecture, **{"global_pool": "token", **case.arguments})
-    model = load_model(folder_of(tmp_path, tensors, described))
-    usual: dict[str, Any] = {"rotary": ROPE_VIT_ROTARY, "layer_scale": 1e-5} if name in ROTARY else {}
-    mean, std = (tuple(described["pretrained_cfg"][key]) for key in ("mean", "std"))
-    assert model.config == replace(TINY, **(usual | case.fields), image_mean=mean, image_std=std)
-    images = images_of(model.config)
-    with torch.no_grad():
-        expected = slow_logits(tensors, images, described)
-        torch.testing.assert_close(model(images), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_file_for_timm_is_written(case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config = replace(TINY, **case.fields)
-    model = random_model(config)
-    save_model(model, tmp_path, format="timm")
-    assert not caplog.text
-    described = json.loads((tmp_path / "config.json").read_text())
-    tensors = load_file(tmp_path / "model.safetensors")
-    expected = state(positions=case.positions, extra=case.extra)
-    assert {key: tensor.shape for key, tensor in tensors.items()} == {
-        key: tensor.shape for key, tensor in expected.items()
-    }
-    again = load_model(tmp_path)
-    assert again.config == config
-    images = images_of(config)
-    with torch.no_grad():
-        logits = model(images)
-        torch.testing.assert_close(slow_logits(tensors, images, described), logits, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(again(images), logits, rtol=1e-5, atol=1e-6)
+NO_BIAS: dict[str, tuple[int, ...]] = {f"blocks.{i}.attn.qkv.bias": () for i in range(2)}
 
 
 def test_attention_pooling_sees_the_class_token_only_if_timm_is_told(tmp_path: Path) -> None:
@@ -178,13 +46,6 @@ def test_the_bias_that_clip_has_not_moves_into_the_positions(tmp_path: Path) -> 
     with pytest.raises(VitkitError, match="without position embeddings"):
         config = replace(TINY, norm_before_blocks=True, position="none")
         save_model(random_model(config), tmp_path / "no", format="timm")
-
-
-@pytest.mark.parametrize("name", ["MAE, fine-tuned", "DINOv2 with registers", "CLIP", "QK-norm"])
-def test_the_tensors_alone_show_the_parts(name: str, tmp_path: Path) -> None:
-    torch.save(state(positions=CASES[name].positions, extra=CASES[name].extra), tmp_path / "vit.pth")
-    config = load_model(tmp_path / "vit.pth", num_heads=4, image_size=(12, 16)).config
-    assert config == replace(TINY, **CASES[name].fields)
 
 
 def test_norms_without_a_shift_are_not_guessed(tmp_path: Path) -> None:
@@ -309,15 +170,6 @@ def test_old_files_with_a_tanh_layer_keep_it(tmp_path: Path) -> None:
     assert torch.equal(model.state_dict()["pre_logits.weight"], tensors["pre_logits.fc.weight"])
 
 
-def test_the_query_of_attention_pooling_stands_before_keys_and_values(tmp_path: Path) -> None:
-    save_model(random_model(replace(TINY, pool="map")), tmp_path, format="timm")
-    written = load_file(tmp_path / "model.safetensors")
-    model = load_model(tmp_path)
-    joined = model.state_dict()["pooling.attention.qkv.weight"]
-    assert torch.equal(written["attn_pool.q.weight"], joined[:32])
-    assert torch.equal(written["attn_pool.kv.weight"], joined[32:])
-
-
 def test_any_mlp_is_said_by_a_ratio() -> None:
     for width in (32, 36, 192, 1152, 1408, 1664):
         for mlp_dim in range(1, 6 * width, 29):
@@ -337,56 +189,40 @@ def test_a_model_of_our_own_format_is_not_overwritten(format: Format, message: s
 # ResNets: BiT by its name
 
 
-def test_a_bit_that_is_misshapen_or_no_bit_is_refused_and_its_size_asked_for(tmp_path: Path) -> None:
-    save_model(random_model(NARROW_BIT), tmp_path, format="timm")
-    file = tmp_path / "model.safetensors"
-    tensors, whole = load_file(file), file.read_bytes()
-    for key, shape, message in (
-        ("stem.conv.weight", (64,), "stem.conv.weight: .*4 axes"),
-        ("head.fc.weight", (5, 384), "head.fc.weight: .*4 axes"),
-        ("head.fc.weight", (5, 384, 2, 1), r"head.weight: expected \(5, 384\), found \(5, 768\)"),
-    ):
-        save_file({**tensors, key: torch.zeros(shape)}, file)
-        with pytest.raises(VitkitError, match=message):
-            load_model(tmp_path)
-    file.write_bytes(whole)
-    described = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**described, "architecture": "resnetv2_50d_gn"}))
-    with pytest.raises(VitkitError, match="resnetv2_50d_gn is no BiT"):
-        load_model(tmp_path)
-    (tmp_path / "config.json").unlink()
-    with pytest.raises(VitkitError, match="give image_size"):
-        load_model(tmp_path)
-    assert load_model(tmp_path, image_size=32).config.standardization_eps == 1e-8
-
-
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("shapes", "changes", "message"),
     [
-        ({"stem_type": "same"}, "stem_type='same'"),
-        ({"avg_down": True}, "avg_down=True"),
-        ({"preact": False}, "preact=False"),
-        ({"bottle_ratio": 0.5}, "bottle_ratio=0.5"),
-        ({"act_layer": "silu"}, "act_layer='silu'"),
-        ({"output_stride": 16}, "output_stride=16"),
+        ({"stem.conv.weight": (64,)}, {}, "stem.conv.weight: .*4 axes"),
+        ({"head.fc.weight": (5, 384)}, {}, "head.fc.weight: .*4 axes"),
+        ({"head.fc.weight": (5, 384, 2, 1)}, {}, r"head.weight: expected \(5, 384\), found \(5, 768\)"),
+        ({"stem.conv.weight": None, "stem.conv1.weight": (16, 3, 3, 3)}, {}, "a stem of three convolutions"),
+        ({}, {"architecture": "resnetv2_50d_gn"}, "resnetv2_50d_gn is no BiT"),
+        ({}, {"model_args": {"stem_type": "same"}}, "stem_type='same'"),
+        ({}, {"model_args": {"avg_down": True}}, "avg_down=True"),
+        ({}, {"model_args": {"preact": False}}, "preact=False"),
+        ({}, {"model_args": {"bottle_ratio": 0.5}}, "bottle_ratio=0.5"),
+        ({}, {"model_args": {"act_layer": "silu"}}, "act_layer='silu'"),
+        ({}, {"model_args": {"output_stride": 16}}, "output_stride=16"),
     ],
 )
-def test_a_resnet_of_other_arithmetic_is_refused(
-    tmp_path: Path, changes: dict[str, Any], message: str
+def test_a_resnet_that_is_misshapen_or_no_bit_is_refused(
+    shapes: dict[str, tuple[int, ...] | None], changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     save_model(random_model(NARROW_BIT), tmp_path, format="timm")
-    described = json.loads((tmp_path / "config.json").read_text())
-    arguments = described["model_args"] | changes
-    (tmp_path / "config.json").write_text(json.dumps({**described, "model_args": arguments}))
+    tensors = load_file(tmp_path / "model.safetensors")
+    for key, shape in shapes.items():
+        if shape is None:
+            del tensors[key]
+        else:
+            tensors[key] = torch.zeros(shape)
+    folder_of(tmp_path, tensors, json.loads((tmp_path / "config.json").read_text()) | changes)
     with pytest.raises(VitkitError, match=message):
         load_model(tmp_path)
 
 
-def test_a_stem_of_three_convolutions_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_bit_without_a_config_is_asked_for_its_size(tmp_path: Path) -> None:
     save_model(random_model(NARROW_BIT), tmp_path, format="timm")
-    tensors = load_file(tmp_path / "model.safetensors")
-    deep = {"stem.conv1.weight": torch.zeros(16, 3, 3, 3)}
-    del tensors["stem.conv.weight"]
-    save_file(tensors | deep, tmp_path / "model.safetensors")
-    with pytest.raises(VitkitError, match="a stem of three convolutions"):
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(VitkitError, match="give image_size"):
         load_model(tmp_path)
+    assert load_model(tmp_path, image_size=32).config.standardization_eps == 1e-8

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.helpers.timm_files import config_json, folder_of, slow_logits, state
+from tests.helpers.timm_files import config_json, folder_of, state
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
@@ -55,9 +55,6 @@ def test_settings_of_another_type_are_refused_by_name(tmp_path: Path, place: str
     for value in values:
         with pytest.raises(VitkitError, match=rf"config\.json: (.*: )?{key}: "):
             load_model(folder_of(tmp_path, tensors, changed(config_json(), place, value)))
-    if key == "num_heads":
-        with pytest.raises(VitkitError, match=key):
-            load_model(folder_of(tmp_path, tensors, changed(config_json(), place, -4)))
 
 
 def test_null_in_the_settings_is_the_same_as_absent(tmp_path: Path) -> None:
@@ -72,68 +69,47 @@ def test_null_in_the_settings_is_the_same_as_absent(tmp_path: Path) -> None:
     assert "vit_peculiar_patch4" in card_of(load_model(tmp_path, num_heads=4)).origin["notes"][0]
 
 
-@pytest.mark.parametrize(
-    ("key", "shape"),
-    [
-        ("patch_embed.proj.weight", (32, 3, 0, 4)),
-        ("pos_embed", None),
-        ("head.weight", (0, 32)),
-        ("pre_logits.fc.bias", None),
-    ],
-)
-def test_misshapen_tensors_are_named(tmp_path: Path, key: str, shape: tuple[int, ...] | None) -> None:
-    tensors = state(extra={f"blocks.{i}.attn.qkv.bias": () for i in range(2)})
-    tensors[key] = torch.zeros(shape or ())
-    with pytest.raises(VitkitError, match=rf"{key}: expected an array of \d axes"):
-        load_model(folder_of(tmp_path, tensors, config_json(qkv_bias=False)))
-
-
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        ({"dist_token": (1, 1, 32)}, "distillation token"),
-        ({"blocks.1.ls1.gamma": (32,)}, r"blocks\.1\.ls1\.gamma: unexpected"),
-        ({"blocks.0.ls1.gamma": (32,)}, r"blocks\.0\.ls2\.gamma: missing"),
-        ({"blocks.1.gamma_2": (32,)}, "layer scale under the names of BEiT"),
-        ({"blocks.0.attn.q_norm.weight": (8,)}, r"blocks\.0\.attn\.k_norm\.weight: missing"),
-        ({"fc_norm.weight": (32,)}, r"fc_norm\.bias: missing"),
-        ({"fc_norm.weight": (32,), "fc_norm.bias": (32,)}, r"norm\.bias: unexpected"),
-        ({"norm.weight": (), "norm.bias": ()}, "no final norm"),
-        ({"blocks.0.mlp.fc1.weight": (88, 32), "blocks.0.mlp.fc1.bias": (88,)}, "SwiGLU"),
-        ({"blocks.0.mystery.weight": (3,)}, r"blocks\.0\.mystery\.weight: unexpected"),
-        ({"patch_embed.backbone.0.conv.weight": (8, 3, 3, 3)}, "no ResNet with GroupNorm"),
-    ],
-)
-def test_parts_that_we_lack_are_named(
-    tmp_path: Path, extra: dict[str, tuple[int, ...]], message: str
-) -> None:
-    described = config_json(global_pool="avg" if "fc_norm.bias" in extra else "token")
-    with pytest.raises(VitkitError, match=message):
-        load_model(folder_of(tmp_path, state(extra=extra), described))
-
-
-TINY_NAME = "vit_tiny_patch16_224"
+NORM = {"fc_norm.weight": (32,), "fc_norm.bias": (32,)}
+SWIGLU = {"blocks.0.mlp.fc1.weight": (88, 32), "blocks.0.mlp.fc1.bias": (88,)}
 INCLUDED = {"global_pool": "max", "pool_include_prefix": True}
 
 
 @pytest.mark.parametrize(
-    ("architecture", "arguments", "message"),
+    ("extra", "settings", "message"),
     [
-        ("vit_base_patch16_rope_mixed_224", {}, "rope_mixed"),
-        ("vit_pe_core_gigantic_patch14_448", {}, "pe_core"),
-        (TINY_NAME, {"act_layer": "relu"}, "found 'relu'"),
-        (TINY_NAME, {"norm_layer": "simplenorm"}, "norm_layer='simplenorm'"),
-        (TINY_NAME, {"scale_attn_norm": True}, "scale_attn_norm"),
-        (TINY_NAME, {"global_pool": "avgmax"}, "global_pool 'avgmax' with a class token"),
-        (TINY_NAME, INCLUDED, "global_pool 'max' with a class token, which the pooling includes"),
-        (TINY_NAME, {"global_pool": "map"}, "leaves out its 1 first tokens"),
+        # Tensors of another shape, and of parts that are not whole or that no model here has:
+        ({"patch_embed.proj.weight": (32, 3, 0, 4)}, {}, r"proj\.weight: expected an array of 4 axes"),
+        ({"pos_embed": (13,)}, {}, "pos_embed: expected an array of 3 axes"),
+        ({"head.weight": (0, 32)}, {}, r"head\.weight: expected an array of 2 axes"),
+        ({"pre_logits.fc.bias": (1, 7)}, {}, r"pre_logits\.fc\.bias: expected an array of 1 axes"),
+        ({"dist_token": (1, 1, 32)}, {}, "distillation token"),
+        ({"blocks.1.ls1.gamma": (32,)}, {}, r"blocks\.1\.ls1\.gamma: unexpected"),
+        ({"blocks.0.ls1.gamma": (32,)}, {}, r"blocks\.0\.ls2\.gamma: missing"),
+        ({"blocks.1.gamma_2": (32,)}, {}, "layer scale under the names of BEiT"),
+        ({"blocks.0.attn.q_norm.weight": (8,)}, {}, r"blocks\.0\.attn\.k_norm\.weight: missing"),
+        ({"fc_norm.weight": (32,)}, {}, r"fc_norm\.bias: missing"),
+        (NORM, {"global_pool": "avg"}, r"norm\.bias: unexpected"),
+        ({"norm.weight": (), "norm.bias": ()}, {}, "no final norm"),
+        (SWIGLU, {}, "SwiGLU"),
+        ({"blocks.0.mystery.weight": (3,)}, {}, r"blocks\.0\.mystery\.weight: unexpected"),
+        ({"patch_embed.backbone.0.conv.weight": (8, 3, 3, 3)}, {}, "no ResNet with GroupNorm"),
+        # Settings of another arithmetic:
+        ({}, {"architecture": "vit_base_patch16_rope_mixed_224"}, "rope_mixed"),
+        ({}, {"architecture": "vit_pe_core_gigantic_patch14_448"}, "pe_core"),
+        ({}, {"num_heads": -4}, "num_heads"),
+        ({}, {"act_layer": "relu"}, "found 'relu'"),
+        ({}, {"norm_layer": "simplenorm"}, "norm_layer='simplenorm'"),
+        ({}, {"scale_attn_norm": True}, "scale_attn_norm"),
+        ({}, {"global_pool": "avgmax"}, "global_pool 'avgmax' with a class token"),
+        ({}, INCLUDED, "global_pool 'max' with a class token, which the pooling includes"),
+        ({}, {"global_pool": "map"}, "leaves out its 1 first tokens"),
     ],
 )
-def test_arithmetic_that_we_have_not_is_named(
-    tmp_path: Path, architecture: str, arguments: dict[str, Any], message: str
+def test_what_we_lack_is_named(
+    tmp_path: Path, extra: dict[str, tuple[int, ...]], settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(VitkitError, match=message):
-        load_model(folder_of(tmp_path, state(), config_json(architecture, **arguments)))
+        load_model(folder_of(tmp_path, state(extra=extra), config_json(**settings)))
 
 
 def test_settings_that_contradict_each_other_or_the_weights_are_refused(tmp_path: Path) -> None:
@@ -199,7 +175,7 @@ def test_without_a_config_the_rest_is_asked_or_said(tmp_path: Path, caplog: pyte
 def test_a_grid_with_two_readings_is_asked_about_and_the_size_given_decides(
     positions: int, size: tuple[int, int], inside: bool, tmp_path: Path
 ) -> None:
-    tensors = {name: 0.3 * tensor for name, tensor in state(positions=positions).items()}
+    tensors = state(positions=positions)
     torch.save(tensors, tmp_path / "vit.pth")
     if positions != 17:
         said = "13 position embeddings.*image_size" if positions == 13 else "image_size HEIGHT WIDTH"
@@ -209,10 +185,7 @@ def test_a_grid_with_two_readings_is_asked_about_and_the_size_given_decides(
     assert loaded.identity.config.image_size == size
     assert not any("embeddings resized" in note for note in loaded.notes)
     assert loaded.model.config.class_token_position == inside
-    images = torch.randn(2, 3, *size)
-    expected = slow_logits(tensors, images, {"architecture": "", "model_args": {}})
-    with torch.no_grad():
-        torch.testing.assert_close(loaded.model(images), expected)
+    assert torch.equal(loaded.model.state_dict()["positions.0.embedding"], tensors["pos_embed"])
 
 
 def test_both_readings_of_a_grid_are_named(tmp_path: Path) -> None:
