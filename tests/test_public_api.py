@@ -140,16 +140,6 @@ def test_functions_of_jobs_say_what_they_return() -> None:
         assert all(isinstance(each, type) for each in get_args(result) or [result])
 
 
-def test_the_fixed_interface_of_models() -> None:
-    import torch
-
-    model = vitkit.create_model("ViT-16x1x2/4", num_classes=3, image_size=(8, 12))
-    taps: dict[str, torch.Tensor] = {}
-    assert model(torch.zeros(2, 3, 8, 12), taps=taps).shape == (2, 3)
-    assert model.features(torch.zeros(2, 3, 8, 12)).shape == (2, 16)
-    assert "ViT-B/16" in vitkit.list_models("ViT-B*")
-
-
 @pytest.mark.parametrize("on", [True, False])
 def test_an_import_leaves_the_garbage_collector_as_it_was(on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     during: list[bool] = []
