@@ -40,7 +40,7 @@ fewshot run tuned --data photos --shots 1,5 --out few
 ablate digits --vary pool=token,mean --data photos --seeds 2 --fixed-rate {MODEL} --steps 9 --quiet
 reproduce table8 --data photos --steps 4 --seeds 2 --only learned,none --threads 1 --out study --quiet
 vtab run --root vtab --steps 2 --batch-size 8 --protocol finetune --threads 1 --out study
-scale digits --recipe digits --points 5 {MODEL} --steps 10 --out study --quiet
+scale digits --recipe digits --points 5 {MODEL} --steps 10 --out study
 predict run photos/light/0.png photos/light/2.png --top 1
 predict run photos/dark/1.png --csv
 predict run notes.txt
