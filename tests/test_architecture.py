@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from tests.helpers.rooms import MAY_IMPORT
@@ -83,13 +84,10 @@ def floors(files: list[Path]) -> int:
         name: {other for other in _run_time_imports(path) if other in names and other != name}
         for name, path in names.items()
     }
-    height = dict.fromkeys(names, 1)
-    for _ in names:  # one more floor a round, until nothing rises
-        risen = {name: 1 + max((height[other] for other in below[name]), default=0) for name in names}
-        if risen == height:
-            return max(height.values())
-        height = risen
-    raise AssertionError("files import one another in a circle")
+    height: dict[str, int] = {}
+    for name in TopologicalSorter(below).static_order():  # which refuses a circle
+        height[name] = 1 + max((height[other] for other in below[name]), default=0)
+    return max(height.values())
 
 
 def _run_time_imports(path: Path) -> set[str]:

@@ -227,11 +227,9 @@ def given_options(rooms: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--each", type=int, default=300, metavar="N", help="places in each room")
     parser.add_argument("--seed", type=int, default=0, help="the same one draws the same mutants")
     parser.add_argument("--mutant", action="append", metavar="NAME", help="try this one, once more")
-    parser.add_argument("--list", action="store_true", help="list the mutants and what is known of them")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no mutant after so many")
     parser.add_argument("--limit", type=float, default=600, help="seconds for the tests of one mutant")
     parser.add_argument("--work", type=Path, default=Path("runs/mutants"), help="results, recorded lines")
-    parser.add_argument("--again", action="store_true", help="forget the results of earlier calls")
     return parser.parse_args()
 
 
@@ -242,18 +240,9 @@ def main() -> int:
     if given.mutant:
         chosen = [mutant for mutant in chosen if mutant.name in given.mutant]
         if unknown := {*given.mutant} - {mutant.name for mutant in chosen}:
-            sys.exit(f"No mutant is named {', '.join(sorted(unknown))}: --list names them.")
+            sys.exit(f"No mutant of these rooms and this seed is named {', '.join(sorted(unknown))}.")
     work = given.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    if given.again:
-        (work / "results.jsonl").unlink(missing_ok=True)
-    if given.list:
-        results = read_results(work / "results.jsonl", digest_of(ROOT))
-        for mutant in chosen:
-            verdict = results[mutant.name].verdict if mutant.name in results else "not tried yet"
-            print(f"{mutant.name} [{verdict}]")
-        print(f"{len(chosen)} mutants")
-        return 0
     # However it is ended, the copy is removed. In what a shell starts in the background Ctrl-C is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
