@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import vitkit
-from tests.engines.models import NAMES, drawn
+from tests.engines.models import NAMES, drawn, novelty
 from tests.helpers.cli import Cli
 from tests.helpers.refusals import refused
 from vitkit.config import to_json
@@ -28,7 +27,6 @@ from vitkit.engines.libraries import EnginePrecision, GraphFormat, has_bfloat16,
 from vitkit.jobs.check_bundle import check_bundle
 from vitkit.models.config import EVA02_ROTARY, BackboneConfig, Refusal, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.novelty import Novelty
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.checksum import checksum_of
 from vitkit.weights.model_card import ModelCard
@@ -182,8 +180,7 @@ def test_a_spoiled_bundle_is_noticed_and_the_command_fails(tmp_path: Path, cli: 
 
 def test_photos_are_named_as_by_vitkit_and_strange_ones_refused(tmp_path: Path) -> None:
     model = drawn(PLAIN)
-    rows = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
-    model.novelty = Novelty(rows.mean(0), torch.eye(32), rows - rows.mean(0), torch.ones(2))
+    model.novelty = novelty()
     model.card = ModelCard(class_names=model.card.class_names, refusal=Refusal("test", (-9.0,) * 99))
     bundle = exported(model, tmp_path, "onnx")
     photo = bundle / "golden" / "11.jpg"
@@ -204,8 +201,7 @@ def test_photos_are_named_as_by_vitkit_and_strange_ones_refused(tmp_path: Path) 
 def test_int8_of_onnx_is_of_weights_alone_and_distances_stay_float(tmp_path: Path) -> None:
     onnx = import_package("onnx")
     model = drawn(PLAIN)
-    rows = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
-    model.novelty = Novelty(rows.mean(0), torch.eye(32), rows - rows.mean(0), torch.ones(2))
+    model.novelty = novelty()
     model.card = ModelCard(class_names=model.card.class_names, refusal=Refusal("test", (0.0, 1.0)))
     whole = exported(model, tmp_path, "onnx")
     whole.rename(tmp_path / "float32")

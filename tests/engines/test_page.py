@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import vitkit
-from tests.engines.models import drawn, small
+from tests.engines.models import drawn, novelty, small
 from tests.helpers.browsers import SOFTWARE_GPU, Browser, Name, find_browser
 from tests.helpers.refusals import refused
 from vitkit.data.config import DecodeRule, Preprocessing
@@ -26,7 +26,6 @@ from vitkit.engines.graph import example_images
 from vitkit.evaluation.run_model import evaluation_mode, output_function
 from vitkit.models.config import Levels, Refusal
 from vitkit.models.image_model import Taps
-from vitkit.models.novelty import Novelty
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import model_config
 from vitkit.weights.model_card import ModelCard
@@ -57,8 +56,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Export a small model with levels and refusal."""
     folder = tmp_path_factory.mktemp("bundle")
     model = small(size=(32, 48))
-    rows = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
-    model.novelty = Novelty(rows.mean(0), torch.eye(32), rows - rows.mean(0), torch.ones(2))
+    model.novelty = novelty()
     with output_function(model, torch.device("cpu"), "float32", novelty=True) as compute:
         scores = sorted(compute(example_images(model, 9))()[:, -1].tolist())
     rule = Preprocessing((32, 48), "crop", interpolation="bicubic")

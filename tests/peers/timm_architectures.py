@@ -12,13 +12,14 @@ import gc
 import importlib
 import sys
 import tempfile
-from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.peers.case import tally
 from tests.peers.timm_cases import BIT_ALLOWED, VIT_ALLOWED, compare, randomize
 from vitkit import load_model
 from vitkit.errors import VitkitError
@@ -69,20 +70,15 @@ def outcome(name: str, folder: Path) -> tuple[str, str]:
     return ("equal" if case.passed else "DIFFERS"), f"{case.difference:.1e}"
 
 
-def main() -> int:
-    torch.set_num_threads(1)
-    import_library("timm")
-    counts: Counter[str] = Counter()
-    names = sys.argv[1:] or architectures()
+def outcomes(names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     for name in names:
         with tempfile.TemporaryDirectory() as folder, torch.no_grad():
             kind, why = outcome(name, Path(folder))
-        counts[kind] += 1
-        print(f"{kind:8} {name}: {why[:200]}", flush=True)
+        yield kind, name, why
         gc.collect()
-    print(f"{len(names)} architectures: {', '.join(f'{count} {kind}' for kind, count in counts.items())}")
-    return 1 if counts["DIFFERS"] else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    torch.set_num_threads(1)
+    import_library("timm")
+    sys.exit(tally(outcomes(sys.argv[1:] or architectures())))
