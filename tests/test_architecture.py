@@ -170,16 +170,6 @@ def test_configurations_import_no_torch() -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_predicting_imports_neither_data_sets_nor_other_formats() -> None:
-    """Whoever predicts would wait for them, though only a run's data or another library's file needs them."""
-    code = "import sys, vitkit.jobs.predict; print(*sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    data, formats = ("check loader sources repeats workers", "timm huggingface official torchvision")
-    unneeded = {f"vitkit.data.{name}" for name in data.split()}
-    unneeded |= {f"vitkit.weights.formats.{name}" for name in formats.split()}
-    assert not unneeded & set(result.stdout.split())
-
-
 def test_families_answer_for_themselves() -> None:
     """Whoever asks which family a model is of would have to be changed for the next one."""
     question = re.compile(r"isinstance\([^)]*(ViT|ResNet)")
