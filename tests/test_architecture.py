@@ -20,12 +20,10 @@ SHARED = {
 ROOMS = tuple(MAY_IMPORT)
 
 
-_parse = cache(ast.parse)  # once for all tests
-
-
+@cache
 def parse(path: Path) -> ast.Module:
-    tree: ast.Module = _parse(path.read_text())
-    return tree
+    """Parse a file once for all tests."""
+    return ast.parse(path.read_text())
 
 
 def imports(path: Path) -> set[str]:

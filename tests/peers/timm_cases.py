@@ -133,19 +133,13 @@ def _sized(spec: Spec, size: int) -> dict[str, int]:
 
 
 def configured(spec: Spec) -> ModelConfig:
-    """Make our configuration of a model, in the arithmetic that timm's files can say."""
-    config = model_config(spec.vitkit, image_size=spec.size)
-    return sayable(replace(config, **spec.fields))
-
-
-def sayable(config: ModelConfig) -> ModelConfig:
-    """The arithmetic of ResNets that timm has: the one part of it that its files cannot choose."""
+    """Make our configuration of a model, in the arithmetic of ResNets that timm has."""
+    config = replace(model_config(spec.vitkit, image_size=spec.size), **spec.fields)
     if isinstance(config, ResNetConfig):
         return replace(config, standardization_eps=1e-8)
     if config.backbone is None:
         return config
-    backbone = BackboneConfig(config.backbone.layers, 1.0, 1e-5, "variance", 1e-8)
-    return replace(config, backbone=backbone)
+    return replace(config, backbone=BackboneConfig(config.backbone.layers, 1.0, 1e-5, "variance", 1e-8))
 
 
 def randomize(model: nn.Module, seed: int = 0) -> None:
