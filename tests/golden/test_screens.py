@@ -36,7 +36,7 @@ pretrain photos {MODEL} --steps 4 --out new
 evaluate run
 evaluate run --data nowhere
 compare run tuned --speed-seconds 0
-fewshot run tuned --data photos --shots 1,5 --out few
+fewshot run tuned --data photos --shots 1,5 --methods ridge --out few
 ablate digits --vary pool=token,mean --data photos --seeds 2 --fixed-rate {MODEL} --steps 9 --quiet
 reproduce table8 --data photos --steps 4 --seeds 2 --only learned,none --threads 1 --out study --quiet
 vtab run --root vtab --steps 2 --batch-size 8 --protocol finetune --threads 1 --out study
