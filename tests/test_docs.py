@@ -6,7 +6,6 @@ import runpy
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -137,7 +136,7 @@ def test_every_image_of_a_page_is_there_and_small() -> None:
 
 
 def test_every_block_of_code_is_run_or_says_why_not() -> None:
-    read_blocks = load_test_docs()["read_blocks"]
+    read_blocks = runpy.run_path(str(ROOT / "scripts" / "test-docs"))["read_blocks"]
     for page in PAGES:
         blocks = list(read_blocks(page))
         assert [block.place for block in blocks if block.kind == "unmarked"] == []
@@ -151,8 +150,3 @@ def test_notebooks_are_kept_without_outputs() -> None:
     for path in sorted((ROOT / "examples").glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         assert len(cells) > 3 and not any(cell.get("outputs") for cell in cells), path
-
-
-def load_test_docs() -> dict[str, Any]:
-    """Return the names of `scripts/test-docs`."""
-    return runpy.run_path(str(ROOT / "scripts" / "test-docs"))

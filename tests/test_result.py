@@ -44,8 +44,11 @@ RESULTS: dict[str, Callable[[Path, Path], Any]] = {
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_a_result_is_short_and_has_its_figures(name: str, run: Path, tmp_path: Path) -> None:
+def test_a_job_shows_its_progress_and_a_short_result_with_figures(
+    name: str, run: Path, tmp_path: Path, notebook: "FakeNotebook"
+) -> None:
     result = RESULTS[name](run, tmp_path)
+    assert any("<progress" in view for shown in notebook.outputs for view in shown.views)
     shown = repr(result)
     assert len(shown) < 700 and " object at 0x" not in shown
     assert re.search(r"\d%|\d\.\d", shown), "there is no figure in it"
@@ -163,6 +166,7 @@ def make_notebook(monkeypatch: pytest.MonkeyPatch, shell: Any) -> FakeNotebook:
     ipython: Any = types.ModuleType("IPython")
     displays: Any = types.ModuleType("IPython.display")
     ipython.get_ipython, displays.display = lambda: shell, cell.display
+    ipython.version_info = (9, 0)  # matplotlib asks for it
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", displays)
     return cell
@@ -203,22 +207,6 @@ def test_quiet_and_scripts_show_nothing(
         assert find_display() is None
         vitkit.evaluate(tmp_path / "run")
         assert cell.outputs == [] and capsys.readouterr() == ("", "")
-
-
-def test_jobs_that_are_given_no_listener_are_shown(notebook: FakeNotebook, tmp_path: Path) -> None:
-    run = vitkit.train(SMALL, tmp_path / "run", quiet=True)
-    short = replace(SMALL, training=replace(SMALL.training, steps=2))
-    jobs: tuple[Callable[[], object], ...] = (
-        lambda: vitkit.evaluate(run),
-        lambda: vitkit.fewshot(run, "digits", shots=[1], cache=False),
-        lambda: vitkit.train_series(short, tmp_path / "series", vitkit.SeriesOptions(runs=2)),
-        lambda: vitkit.list_runs(tmp_path),
-        lambda: vitkit.convert(run, tmp_path / "converted", to="timm"),
-    )
-    for number, job in enumerate(jobs):
-        notebook.outputs.clear()
-        job()
-        assert any("<progress" in view for shown in notebook.outputs for view in shown.views), number
 
 
 def test_updates_are_few_and_the_last_one_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

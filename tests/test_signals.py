@@ -3,23 +3,20 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from vitkit.signals import STOP_SIGNALS, StopRequest, StopSignals, ignore_stop_signals, stop_signals
 
 
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[list[object]]:
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    yield list(before.values())
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def answers() -> list[object]:
     return [signal.getsignal(number) for number in STOP_SIGNALS]
+
+
+@pytest.fixture
+def handlers() -> list[object]:
+    """The answers before the test, which `tests/conftest.py` restores."""
+    return answers()
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)

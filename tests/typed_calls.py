@@ -1,21 +1,10 @@
-"""Calls of public functions, for mypy alone: never run.
+"""Wrong calls of public functions, for mypy alone: never run.
 
-The wrong ones are marked. `warn_unused_ignores` is on, so a wrong call that mypy accepts is an error of
+`warn_unused_ignores` is on, so a wrong call that mypy accepts is an error of
 scripts/check.
 """
 
 import vitkit
-
-
-def right() -> None:
-    """Call the functions that train as README and the documentation do."""
-    vitkit.train("my_photos", recipe="photos", epochs=20, learning_rate=1e-3)
-    vitkit.finetune("runs/digits", "my_photos", minutes=20, image_size=(224, 320), splits_val_fraction=0.2)
-    vitkit.pretrain("my_photos", "mae", minutes=60, fewshot_data="labelled")
-    vitkit.evaluate("runs/digits", "other_photos", split="test[:10%]", image_size=(224, 320))
-    vitkit.evaluate_protocol("runs/digits", "imagenet-a", "imagenet-a", engine="torch", batch_size=8)
-    vitkit.embed("runs/digits", "my_photos", "features.npy", num_heads=3)
-    vitkit.convert("runs/digits", "digits.npz", to="official", head="keep")
 
 
 def wrong() -> None:

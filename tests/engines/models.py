@@ -18,6 +18,7 @@ from vitkit.engines.folder import FILES, shape_of
 from vitkit.evaluation.run_model import output_function
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
+from vitkit.models.novelty import Novelty
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.weights.model_card import ModelCard
 
@@ -41,13 +42,17 @@ def drawn(config: ModelConfig) -> ImageModel:
     generator = torch.Generator().manual_seed(3)
     model = build_model(config, generator).eval()
     assert isinstance(model.head, nn.Linear)
-    for (
-        parameter
-    ) in model.parameters():  # a part at its first value, such as a factor of 1, would not be missed
+    for parameter in model.parameters():  # a part at its first value, such as 1, would not be missed
         parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
     nn.init.normal_(model.head.weight, std=0.5, generator=generator)
     model.card = ModelCard(class_names=NAMES)
     return model
+
+
+def novelty(offset: float = 0.0) -> Novelty:
+    """Make statistics of the features of a small model, drawn around an offset."""
+    rows = offset + torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
+    return Novelty(rows.mean(0), torch.eye(32), rows - rows.mean(0), torch.ones(2))
 
 
 Logits = NDArray[np.float32]

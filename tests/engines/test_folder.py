@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ import pytest
 
 import vitkit
 from tests.engines.models import FakeRunner, fake_engines, small
+from tests.helpers.refusals import refused
 from vitkit.config import to_json
 from vitkit.engines.folder import _digest, read_description_of
-from vitkit.errors import VitkitError
 from vitkit.weights.files.checksum import checksum_of
 
 
@@ -43,10 +44,7 @@ def test_a_folder_is_read_back_with_all_that_was_measured(out: Path) -> None:
     assert record.agreement.answers == 0  # of images that are made up
     assert json.loads((out / "engine.json").read_text())["gelu"] == "erf"
     first, gelu = vitkit.Predictor(out).notes
-    assert (
-        "bfloat16 by openvino; when exported: logits at most" in first
-        and "on 16 images that are made" in first
-    )
+    assert re.search("bfloat16 by openvino; when exported: logits at most.*on 16 images that are made", first)
     assert "in bfloat16 its GELU is computed in the exact form (erf), the model's is the tanh form" in gelu
 
 
@@ -87,13 +85,7 @@ REFUSED: dict[str, list[tuple[Callable[[Any], None], bool, str]]] = {
     "Nx4, and the graph beside it goes from uint8 Nx3x16x24 to Nx5": [(fewer_classes, True, "model.json")],
     r"graph\.xml, graph\.bin, model\.json, README\.md, .*, which are names and no paths": [
         (with_file(name), True, "engine.json")
-        for name in (
-            "/etc/passwd",
-            "../model/model.safetensors",
-            "sub/graph.bin",
-            "graph.onnx",
-            "golden/../x",
-        )
+        for name in ("/etc/passwd", "../model/model.json", "sub/graph.bin", "graph.onnx", "golden/../x")
     ],
     r"golden/01\.jpg, .*, which are names and no paths": [
         (lambda data: data["files"].pop("golden/02.jpg"), True, "engine.json"),
@@ -107,19 +99,16 @@ def test_a_description_that_was_changed_is_refused(out: Path, message: str) -> N
     whole = {path: path.read_bytes() for path in (out / "engine.json", out / "model.json")}
     for change, hashed, name in REFUSED[message]:
         edit(out, change, hashed, name)
-        with pytest.raises(VitkitError, match=message):
-            vitkit.Predictor(out)
+        refused(message, vitkit.Predictor, out)
         for path, content in whole.items():
             path.write_bytes(content)
 
 
 def test_a_description_of_another_graph_is_refused(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for other in (small(size=(16, 16)), small(channels=1)):
-        monkeypatch.setattr(
-            "vitkit.engines.folder.OpenVINORunner", lambda *arguments, model=other: FakeRunner(model)
-        )
-        with pytest.raises(VitkitError, match=r"of uint8 Nx3x16x24 to Nx5, and the graph beside it goes"):
-            vitkit.Predictor(out)
+        runner = FakeRunner(other)
+        monkeypatch.setattr("vitkit.engines.folder.OpenVINORunner", lambda *_, runner=runner: runner)
+        refused("of uint8 Nx3x16x24 to Nx5, and the graph beside it goes", vitkit.Predictor, out)
 
 
 @pytest.mark.parametrize("name", ["graph.bin", "engine.json"])
@@ -130,24 +119,20 @@ def test_links_out_of_the_folder_are_refused_and_links_inside_are_not(out: Path,
     (out / "other").rename(out.parent / "other")
     (out / name).unlink()
     (out / name).symlink_to(out.parent / "other")
-    with pytest.raises(VitkitError, match="expected a regular file in this folder, found a link out of it"):
-        vitkit.Predictor(out)
+    refused("expected a regular file in this folder, found a link out of it", vitkit.Predictor, out)
 
 
 def test_another_file_or_a_pipe_in_the_place_of_a_graph_is_refused_and_not_waited_for(out: Path) -> None:
     (out / "graph.bin").write_bytes(b"graph.bin of openVINO")
-    with pytest.raises(VitkitError, match=r"graph\.bin is not the file that engine\.json"):
-        vitkit.Predictor(out)
+    refused(r"graph\.bin is not the file that engine\.json", vitkit.Predictor, out)
     (out / "graph.bin").unlink()
     os.mkfifo(out / "graph.bin")
     edit(out, lambda data: data["files"]["graph.bin"].update(bytes=0), hashed=True)
-    with pytest.raises(VitkitError, match="found a folder, a pipe, a device"):
-        vitkit.Predictor(out)
+    refused("found a folder, a pipe, a device", vitkit.Predictor, out)
 
 
 def test_a_file_of_the_golden_set_that_no_hash_covers_is_refused(out: Path) -> None:
     (out / "golden" / ".DS_Store").write_bytes(b"of a file manager, which nobody reads")
     vitkit.Predictor(out)
     (out / "golden" / "17.jpg").write_bytes(b"smuggled in")
-    with pytest.raises(VitkitError, match=r"golden/17\.jpg, which are names and no paths"):
-        vitkit.Predictor(out)
+    refused(r"golden/17\.jpg, which are names and no paths", vitkit.Predictor, out)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.helpers.refusals import refused
 from vitkit.engines import golden
-from vitkit.errors import VitkitError
 
 
 def pack(folder: Path, members: dict[str, bytes]) -> None:
@@ -25,8 +25,7 @@ def stored(array: object, pickled: bool = False) -> bytes:
 
 def test_arrays_that_lie_or_hold_objects_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "golden").mkdir()
-    with pytest.raises(VitkitError, match=r"golden\.npz is missing"):
-        golden.read_golden(tmp_path)
+    refused(r"golden\.npz is missing", golden.read_golden, tmp_path)
     whole = stored(np.zeros(4, np.uint8))
     for members in (
         {"pixels": stored([print], pickled=True)},
@@ -35,11 +34,8 @@ def test_arrays_that_lie_or_hold_objects_are_refused(tmp_path: Path, monkeypatch
         {"pixels": whole},
     ):
         pack(tmp_path, members)
-        with pytest.raises(VitkitError, match="is no golden set of a bundle"):
-            golden.read_golden(tmp_path)
+        refused("is no golden set of a bundle", golden.read_golden, tmp_path)
     monkeypatch.setattr(golden, "MOST_BYTES", 100)
-    with pytest.raises(VitkitError, match="more than the 100 allowed"):
-        golden.read_golden(tmp_path)
+    refused("more than the 100 allowed", golden.read_golden, tmp_path)
     (tmp_path / "golden.npz").write_bytes(b"no zip")
-    with pytest.raises(VitkitError, match="is no golden set of a bundle"):
-        golden.read_golden(tmp_path)
+    refused("is no golden set of a bundle", golden.read_golden, tmp_path)

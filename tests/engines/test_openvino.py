@@ -10,13 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from tests.engines.models import drawn
+from tests.engines.models import drawn, novelty
 from vitkit.engines import graph as graphs
 from vitkit.engines.folder import OpenVINORunner
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.evaluation.run_model import output_function
 from vitkit.models.config import ViTConfig
-from vitkit.models.novelty import Novelty
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("openvino") and find_spec("nncf")), reason="needs the extra openvino"
@@ -64,9 +63,7 @@ def test_convolutions_of_a_stem_stay_float(channels: tuple[int, ...]) -> None:
 def test_distances_stay_float() -> None:
     """They are differences of large squares: in int8 nothing of them would be left."""
     model = drawn(CONFIG)
-    generator = torch.Generator().manual_seed(0)
-    rows = 4 + torch.randn(5, 32, generator=generator)
-    model.novelty = Novelty(rows.mean(0), torch.eye(32), rows - rows.mean(0), torch.ones(2))
+    model.novelty = novelty(4.0)
     pixels = images(8)
     made = graphs.quantize_once(model, graphs.convert(model, "int8"), pixels, smooth=False)
     with output_function(model, torch.device("cpu"), "float32", novelty=True) as compute:

@@ -68,7 +68,7 @@ def leaves(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | 
 
 
 def replaced(data: Any, path: tuple[str | int, ...], value: Any) -> Any:
-    """Parsed JSON with the value at a path replaced."""
+    """Parsed JSON with the value at a path replaced; the last key may be new."""
     if not path:
         return value
     first, *rest = path
@@ -76,5 +76,5 @@ def replaced(data: Any, path: tuple[str | int, ...], value: Any) -> Any:
     if value is REMOVED and not rest:
         del copy[first]
     else:
-        copy[first] = replaced(copy[first], tuple(rest), value)
+        copy[first] = replaced(copy[first], tuple(rest), value) if rest else value
     return copy

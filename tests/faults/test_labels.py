@@ -18,17 +18,9 @@ CELLS = st.sampled_from(
      "/etc/passwd", "..\\x", "é\u202e", "²", "\t", "NaN", "a;;b", "test", "~x", "x" * 300 + ".png", "a/../b")
 ) | st.text(max_size=9)  # fmt: skip
 HEADERS = st.sampled_from(
-    (
-        "path,label",
-        "path,path,label",
-        "PATH;Label",
-        "path\tlabel",
-        "path",
-        "",
-        "path,label,split",
-        "path,labels",
-    )
-)
+    ("path,label", "path,path,label", "PATH;Label", "path\tlabel", "path", "", "path,label,split",
+     "path,labels")
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from syrupy.assertion import SnapshotAssertion
 from tests.golden.masks import VERSION
 from tests.golden.screen import screen
 
-PAGES = {"vitkit": [[], ["--version"]], "inspect": [["inspect", "--help"], ["card", "--help-all"]]}
+PAGES = {"vitkit": [[], ["--version"]], "card": [["card", "--help"]]}
 
 
 @pytest.mark.parametrize("name", PAGES)

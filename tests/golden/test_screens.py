@@ -38,7 +38,7 @@ pretrain photos {MODEL} --steps 4 --out new
 evaluate run
 evaluate run --data nowhere
 compare run tuned --speed-seconds 0
-fewshot run tuned --data photos --shots 1,5 --out few
+fewshot run tuned --data photos --shots 1,5 --methods ridge --out few
 ablate digits --vary pool=token,mean --data photos --seeds 2 --fixed-rate {MODEL} --steps 9 --quiet
 reproduce table8 --data photos --steps 4 --seeds 2 --only learned,none --threads 1 --out study --quiet
 vtab run --root vtab --steps 2 --batch-size 8 --protocol finetune --threads 1 --out study
@@ -65,8 +65,7 @@ cost run ViT-B/16 BiT-R50x1 R50+ViT-B/16
 cost ViT-S/16 --epochs 300 --images 1281167
 bench ViT-16x1x1/4 --sizes 8 --minutes 0.01 --precision float32 --threads 1
 models ViT-Ti/16 ViT-Ti/16-gap BiT-R50x1 R50+ViT-B/16 --image-size 384 --num-classes 10
-starts vit-ti16-deit-in1k vit-ti16-augreg-in21k
-starts vit-s16-dinov3 vit-b16-mae-in1k
+starts vit-ti16-deit-in1k vit-s16-dinov3
 starts run start nowhere vit-ti16-deit-in1k --try photos --shots 2 --seeds 3
 starts run --minutes 3
 recipes

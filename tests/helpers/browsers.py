@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 Name = Literal["chromium", "firefox"]
@@ -85,11 +84,10 @@ class Browser:
 
     Args:
         name: which browser.
-        before: a command that starts the browser, such as `taskset -c 0`.
         more: further options of the browser.
     """
 
-    def __init__(self, name: Name, before: Sequence[str] = (), more: Sequence[str] = ()) -> None:
+    def __init__(self, name: Name, more: Sequence[str] = ()) -> None:
         program = find_browser(name)
         assert program is not None
         self.name, self.numbers = name, itertools.count(1)
@@ -105,7 +103,7 @@ class Browser:
         options += ["--remote-debugging-port=0", *more]
         self.log = self.folder / "log"
         with self.log.open("wb") as log:
-            command = [*before, program, *options, "about:blank"]
+            command = [program, *options, "about:blank"]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         address = self._address()
         self.socket = Socket(address if name == "chromium" else f"{address}/session")
@@ -171,13 +169,11 @@ class Browser:
         whole = f"(async () => JSON.stringify(await ({expression})))()"
         if self.name == "chromium":
             result = self.call("Runtime.evaluate", expression=whole, awaitPromise=True, returnByValue=True)
-            assert "exceptionDetails" not in result, result
-            text = result["result"].get("value")
         else:
             target = {"context": self.context}
             result = self.call("script.evaluate", expression=whole, target=target, awaitPromise=True)
-            assert result["type"] == "success", result
-            text = result["result"].get("value")
+        assert "exceptionDetails" not in result, result
+        text = result["result"].get("value")
         return None if text is None else json.loads(text)
 
     def wait_for(self, expression: str, seconds: float = WAIT) -> Any:
@@ -191,10 +187,8 @@ class Browser:
 
     def set_files(self, identifier: str, paths: Sequence[Path]) -> None:
         """Choose files in the input of an id."""
-        files, expression = (
-            [str(path.resolve()) for path in paths],
-            f"document.getElementById('{identifier}')",
-        )
+        files = [str(path.resolve()) for path in paths]
+        expression = f"document.getElementById('{identifier}')"
         if self.name == "chromium":
             node = self.call("Runtime.evaluate", expression=expression)["result"]["objectId"]
             self.call("DOM.setFileInputFiles", files=files, objectId=node)
@@ -217,25 +211,18 @@ class Browser:
             source = {"type": "key", "id": "keyboard", "actions": keys}
             self.call("input.performActions", context=self.context, actions=[source])
 
-    def resize(self, width: int, height: int, scheme: Literal["light", "dark"] = "light") -> None:
+    def resize(self, width: int, height: int) -> None:
         if self.name == "chromium":
             sizes = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
             self.call("Emulation.setDeviceMetricsOverride", **sizes)
-            media = [{"name": "prefers-color-scheme", "value": scheme}]
-            self.call("Emulation.setEmulatedMedia", features=media)
         else:
             viewport = {"width": width, "height": height}
             self.call("browsingContext.setViewport", context=self.context, viewport=viewport)
 
-    def screenshot(self, path: Path) -> None:
-        """Write a picture of the whole page as PNG."""
-        if self.name == "chromium":
-            result = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        else:
-            result = self.call("browsingContext.captureScreenshot", context=self.context, origin="document")
-        path.write_bytes(base64.b64decode(result["data"]))
+    def __enter__(self) -> Self:
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self.socket.close()
         self.process.terminate()
         try:
@@ -244,11 +231,3 @@ class Browser:
             self.process.kill()
             self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

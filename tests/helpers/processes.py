@@ -3,11 +3,10 @@
 import multiprocessing
 import pickle
 import tempfile
-import traceback
 from collections.abc import Callable
-from pathlib import Path
-from types import TracebackType
-from typing import Any, cast
+from concurrent.futures import ProcessPoolExecutor
+from datetime import timedelta
+from typing import Any, Self, cast
 
 import torch
 import torch.distributed as dist
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from vitkit.errors import VitkitError
 from vitkit.world import World
 
-SECONDS = 300.0
+PATIENCE = timedelta(seconds=300)
 """After which processes that wait for each other are given up."""
 
 
@@ -23,26 +22,15 @@ class Processes:
     """Processes that are started once, because importing PyTorch takes seconds, and work several times."""
 
     def __init__(self, most: int) -> None:
+        self.folder, self.calls = tempfile.TemporaryDirectory(), 0
         context = multiprocessing.get_context("spawn")
-        self.folder = tempfile.TemporaryDirectory()
-        self.pipes, self.processes, self.calls = [], [], 0
-        for _ in range(most):
-            here, there = context.Pipe()
-            process = context.Process(target=_work, args=(there,))
-            process.start()
-            there.close()  # the process has its own
-            self.pipes.append(here)
-            self.processes.append(process)
+        self.pool = ProcessPoolExecutor(most, context, torch.set_num_threads, (1,))
 
-    def __enter__(self) -> "Processes":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for process in self.processes:
-            process.kill()
-            process.join()
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown(cancel_futures=True)
         self.folder.cleanup()
 
     def run(self, count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -52,16 +40,10 @@ class Processes:
             The results of all processes, in the order of ranks.
         """
         self.calls += 1
-        store = str(Path(self.folder.name) / str(self.calls))
-        for rank, pipe in enumerate(self.pipes[:count]):
-            pipe.send_bytes(pickle.dumps((rank, count, store, function, arguments)))
-        results = []
-        for pipe in self.pipes[:count]:
-            assert pipe.poll(SECONDS), "a process gives no answer"
-            results.append(pickle.loads(pipe.recv_bytes()))
-        for result in results:
-            assert not isinstance(result, str), result
-        return [value for (value,) in results]
+        store, call = f"{self.folder.name}/{self.calls}", pickle.dumps((function, arguments))
+        # Each waits for the others, so that no process takes two of them.
+        futures = [self.pool.submit(_work, rank, count, store, call) for rank in range(count)]
+        return [pickle.loads(future.result()) for future in futures]
 
 
 def ending_of(world: World, prepare: Callable[[], object]) -> str | int | None:
@@ -76,17 +58,13 @@ def ending_of(world: World, prepare: Callable[[], object]) -> str | int | None:
     return None
 
 
-def _work(pipe: Any) -> None:
-    torch.set_num_threads(1)
-    while True:
-        rank, count, store, function, arguments = pickle.loads(pipe.recv_bytes())
-        try:
-            dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
-            dist.barrier()  # a process that fails at once would cut the others off while they still connect
-            result: Any = (function(World(rank, count), *arguments),)
-            dist.destroy_process_group()
-        except BaseException:
-            if dist.is_initialized():
-                dist.destroy_process_group()
-            result = traceback.format_exc()
-        pipe.send_bytes(pickle.dumps(result))  # whole: `send` would leave tensors in this process's memory
+def _work(rank: int, count: int, store: str, call: bytes) -> bytes:
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", timeout=PATIENCE, rank=rank, world_size=count
+    )
+    try:
+        dist.barrier()  # a process that fails at once would cut the others off while they still connect
+        function, arguments = pickle.loads(call)
+        return pickle.dumps(function(World(rank, count), *arguments))  # whole: no tensor stays in its memory
+    finally:
+        dist.destroy_process_group()

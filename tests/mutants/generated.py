@@ -34,18 +34,20 @@ class Mutant:
         """The name by which it is chosen and recorded."""
         return f"{self.file}:{self.line}:{self.operator}:{self.occurrence}"
 
-    def apply(self, source: str) -> str:
-        """Return the text of its file with the change."""
+    @property
+    def room(self) -> str:
+        """The folder of its file below the source folder; leaves: it is in none."""
+        return self.file.partition("/")[0] if "/" in self.file else "leaves"
+
+    def differs(self, source: str) -> bool:
+        """Whether its file compiles with the change, and to something else than without it."""
         from cosmic_ray.mutating import mutate_code
 
         text = mutate_code(source, _operators()[self.operator], self.occurrence)
-        assert isinstance(text, str), f"{self.name} is not of this source"
-        return text
-
-
-def room_of(file: str) -> str:
-    """Return the folder of a file below the source folder; leaves: it is in none."""
-    return file.partition("/")[0] if "/" in file else "leaves"
+        try:
+            return ast.dump(ast.parse(text)) != ast.dump(ast.parse(source))
+        except SyntaxError:
+            return False
 
 
 def draw(package: Path, rooms: Iterable[str], count: int, seed: int) -> Iterator[Mutant]:
@@ -57,16 +59,14 @@ def draw(package: Path, rooms: Iterable[str], count: int, seed: int) -> Iterator
         count: places in each room.
         seed: the same one draws the same mutants of the same source.
     """
-    places: dict[str, list[list[Mutant]]] = {room: [] for room in sorted({*rooms})}
-    for path in sorted(package.rglob("*.py")):
-        file = path.relative_to(package).as_posix()
-        if room_of(file) in places:
-            places[room_of(file)] += list_places(file, path.read_text())
-    for room, listed in places.items():
+    sources = {path.relative_to(package).as_posix(): path.read_text() for path in package.rglob("*.py")}
+    places = [place for file in sorted(sources) for place in list_places(file, sources[file])]
+    for room in sorted({*rooms}):
         generator, drawn = random.Random(f"{seed} {room}"), 0
+        listed = [place for place in places if place[0].room == room]
         for place in generator.sample(listed, len(listed)):
             mutant = generator.choice(place)
-            if drawn < count and _differs(mutant, (package / mutant.file).read_text()):
+            if drawn < count and mutant.differs(sources[mutant.file]):
                 drawn += 1
                 yield mutant
 
@@ -91,11 +91,3 @@ def _operators() -> dict[str, Any]:
 
     provider = OperatorProvider()
     return {name: provider[name]() for name in provider if not any(part in name for part in LEFT_OUT)}
-
-
-def _differs(mutant: Mutant, source: str) -> bool:
-    """Whether a mutant compiles, and to something else than its source."""
-    try:
-        return ast.dump(ast.parse(mutant.apply(source))) != ast.dump(ast.parse(source))
-    except SyntaxError:
-        return False

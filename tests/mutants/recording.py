@@ -1,5 +1,6 @@
 """A plugin of pytest that notes, under coverage, which tests run which lines, and how long each takes."""
 
+import copy
 import json
 import os
 from pathlib import Path
@@ -16,6 +17,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     if (measuring := coverage.Coverage.current()) is not None:
         measuring.switch_context(item.nodeid)
+        of_processes = copy.copy(measuring.config)
+        of_processes.context = item.nodeid
+        os.environ["COVERAGE_PROCESS_CONFIG"] = of_processes.serialize()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

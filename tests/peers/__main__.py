@@ -3,24 +3,16 @@
 Exits with 1 if any case fails.
 """
 
-import importlib
 import logging
 import sys
-from collections.abc import Iterator
+from itertools import chain
 
 import torch
 
-from tests.peers.case import Case
+from tests.peers import huggingface_cases, timm_cases
 from vitkit.jobs.convert import import_library
 
-LIBRARIES = ("timm", "huggingface")
 HEADER = "| model | direction | size | largest difference | allowed | top-1 agreement |"
-
-
-def cases() -> Iterator[Case]:
-    """The cases of every library."""
-    for library in LIBRARIES:
-        yield from importlib.import_module(f"tests.peers.{library}_cases").cases()
 
 
 def main() -> int:
@@ -28,7 +20,7 @@ def main() -> int:
     logging.getLogger("vitkit").setLevel(logging.ERROR)  # that positions are resized is known here
     import_library("timm")
     done = []
-    for case in cases():
+    for case in chain(timm_cases.cases(), huggingface_cases.cases()):
         done.append(case)
         verdict = "ok" if case.passed else "FAILED"
         said = f"{verdict}: {case.model}, {case.direction}, {case.size}: {case.difference:.1e}"

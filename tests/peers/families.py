@@ -27,6 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.peers.fixed_weights import fixed_tensor
+from tests.peers.huggingface_cases import answer_of, transformers
 from vitkit.jobs.convert import import_library
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import load
@@ -49,18 +50,14 @@ BEIT = {**USUAL, "use_relative_position_bias": True}
 
 @dataclass(frozen=True)
 class Peer:
-    """A model of transformers: its class, its configuration, and what its outputs are called."""
+    """A model of transformers: its class, and the fields of its configuration."""
 
     model: str
-    config: str
     fields: dict[str, Any]
-    output: str = "logits"
     vision: dict[str, Any] | None = None
     """The fields of the tower for images, where it has one for texts too."""
-    resized: str | None = "interpolate_pos_encoding"
-    """The argument with which it resizes positions; None where it does so by itself."""
-    answer: Callable[[Any, Tensor, dict[str, Any]], Any] | None = None
-    """Computes the output, where calling the model does not."""
+    answer: Callable[..., Any] | None = None
+    """Computes the output, where it is neither the logits nor what is pooled."""
     modules: bool = False
     """Whether the file has the names that its modules have in memory."""
 
@@ -79,12 +76,20 @@ class Made:
     """Heads, where the file does not record them."""
 
 
-def image_features(model: Any, images: Tensor, options: dict[str, Any]) -> Any:
+def image_features(model: Any, images: Tensor, **options: Any) -> Any:
     """The output of a model of two towers for images alone."""
     return model.get_image_features(images, **options).pooler_output
 
 
-def unmasked(model: Any, images: Tensor, options: dict[str, Any]) -> Any:
+def embedded(model: Any, images: Tensor, **options: Any) -> Any:
+    return model(images, **options).image_embeds
+
+
+def of_any_size(model: Any, images: Tensor, **_options: Any) -> Any:
+    return model(images).logits
+
+
+def unmasked(model: Any, images: Tensor, **options: Any) -> Any:
     """The class token of MAE's encoder that sees all patches, in their order."""
     patches = images.shape[2] // 8 * (images.shape[3] // 8)
     noise = torch.arange(patches, dtype=torch.float32).expand(len(images), -1)
@@ -92,78 +97,47 @@ def unmasked(model: Any, images: Tensor, options: dict[str, Any]) -> Any:
     return encoder(images, noise=noise, **options).last_hidden_state[:, 0]
 
 
-def mean_of_patches(model: Any, images: Tensor, options: dict[str, Any]) -> Any:
+def mean_of_patches(model: Any, images: Tensor, **options: Any) -> Any:
     return model(images, **options).last_hidden_state.mean(1)
 
 
-SWIGLU = {"use_swiglu_ffn": True}
+REGISTERS = USUAL | {"num_register_tokens": 4}
+SWIGLU = {"use_gated_mlp": True, "hidden_act": "silu", "query_bias": False}
+ABSOLUTE = {"use_absolute_position_embeddings": True, "layer_scale_init_value": 0.0}
+PROJECTED, CLASSES, ALL_PATCHES = {"projection_dim": 24}, {"num_labels": 5}, USUAL | {"mask_ratio": 0.0}
 PEERS: dict[str, Peer] = {
-    "dinov2": Peer("Dinov2Model", "Dinov2Config", SHAPE | IMAGES, "pooler_output", resized=None),
-    "dinov2, classifier": Peer("Dinov2ForImageClassification", "Dinov2Config", SHAPE | IMAGES, resized=None),
-    "dinov2, SwiGLU": Peer(
-        "Dinov2ForImageClassification", "Dinov2Config", SHAPE | IMAGES | SWIGLU, resized=None
-    ),
-    "dinov2_with_registers": Peer(
-        "Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", SHAPE | IMAGES, "pooler_output", resized=None
-    ),
+    "dinov2": Peer("Dinov2Model", SHAPE | IMAGES),
+    "dinov2, classifier": Peer("Dinov2ForImageClassification", SHAPE | IMAGES),
+    "dinov2, SwiGLU": Peer("Dinov2ForImageClassification", SHAPE | IMAGES | {"use_swiglu_ffn": True}),
+    "dinov2_with_registers": Peer("Dinov2WithRegistersModel", SHAPE | IMAGES),
     "dinov2_with_registers, classifier": Peer(
-        "Dinov2WithRegistersForImageClassification",
-        "Dinov2WithRegistersConfig",
-        SHAPE | IMAGES | SWIGLU,
-        resized=None,
+        "Dinov2WithRegistersForImageClassification", SHAPE | IMAGES | {"use_swiglu_ffn": True}
     ),
-    "dinov3_vit": Peer(
-        "DINOv3ViTModel", "DINOv3ViTConfig", USUAL | {"num_register_tokens": 4}, "pooler_output", resized=None
-    ),
-    "dinov3_vit, SwiGLU": Peer(
-        "DINOv3ViTModel",
-        "DINOv3ViTConfig",
-        USUAL | {"num_register_tokens": 4, "use_gated_mlp": True, "hidden_act": "silu", "query_bias": False},
-        "pooler_output",
-        resized=None,
-    ),
-    "siglip": Peer("SiglipModel", "SiglipConfig", {}, vision=USUAL, answer=image_features),
-    "siglip_vision_model": Peer("SiglipVisionModel", "SiglipVisionConfig", USUAL, "pooler_output"),
-    "siglip, classifier": Peer(
-        "SiglipForImageClassification", "SiglipConfig", {"num_labels": 5}, vision=USUAL
-    ),
-    "clip": Peer("CLIPModel", "CLIPConfig", {"projection_dim": 24}, vision=USUAL, answer=image_features),
-    "clip_vision_model": Peer("CLIPVisionModel", "CLIPVisionConfig", USUAL, "pooler_output"),
-    "clip_vision_model, exact GELU": Peer(
-        "CLIPVisionModel", "CLIPVisionConfig", USUAL | {"hidden_act": "gelu"}, "pooler_output"
-    ),
-    "clip, projection": Peer(
-        "CLIPVisionModelWithProjection", "CLIPVisionConfig", USUAL | {"projection_dim": 24}, "image_embeds"
-    ),
-    "clip, classifier": Peer("CLIPForImageClassification", "CLIPConfig", {"num_labels": 5}, vision=USUAL),
-    "vit_mae": Peer("ViTMAEModel", "ViTMAEConfig", USUAL | {"mask_ratio": 0.0}, answer=unmasked),
-    "vit_mae, with its decoder": Peer(
-        "ViTMAEForPreTraining", "ViTMAEConfig", USUAL | {"mask_ratio": 0.0}, answer=unmasked
-    ),
-    "metaclip_2": Peer(
-        "MetaClip2Model", "MetaClip2Config", {"projection_dim": 24}, vision=USUAL, answer=image_features
-    ),
-    "metaclip_2, classifier": Peer(
-        "MetaClip2ForImageClassification", "MetaClip2Config", {"num_labels": 5}, vision=USUAL
-    ),
-    "ijepa": Peer("IJepaModel", "IJepaConfig", USUAL, answer=mean_of_patches),
-    "ijepa, classifier": Peer("IJepaForImageClassification", "IJepaConfig", USUAL),
-    "vit": Peer("ViTModel", "ViTConfig", USUAL, "pooler_output"),
-    "vit, classifier": Peer("ViTForImageClassification", "ViTConfig", USUAL),
-    "bit, classifier": Peer("BitForImageClassification", "BitConfig", BIT, resized=None),
-    "deit": Peer("DeiTModel", "DeiTConfig", USUAL, "pooler_output"),
-    "deit, classifier": Peer("DeiTForImageClassification", "DeiTConfig", USUAL),
-    "beit": Peer("BeitModel", "BeitConfig", BEIT, "pooler_output", resized=None),
-    "beit, classifier": Peer("BeitForImageClassification", "BeitConfig", BEIT, resized=None),
-    "beit, class token": Peer(
-        "BeitForImageClassification", "BeitConfig", BEIT | {"use_mean_pooling": False}, resized=None
-    ),
-    "beit, absolute positions": Peer(
-        "BeitForImageClassification",
-        "BeitConfig",
-        USUAL | {"use_absolute_position_embeddings": True, "layer_scale_init_value": 0.0},
-        resized=None,
-    ),
+    "dinov3_vit": Peer("DINOv3ViTModel", REGISTERS),
+    "dinov3_vit, SwiGLU": Peer("DINOv3ViTModel", REGISTERS | SWIGLU),
+    "siglip": Peer("SiglipModel", {}, USUAL, image_features),
+    "siglip_vision_model": Peer("SiglipVisionModel", USUAL),
+    "siglip, classifier": Peer("SiglipForImageClassification", CLASSES, USUAL),
+    "clip": Peer("CLIPModel", PROJECTED, USUAL, image_features),
+    "clip_vision_model": Peer("CLIPVisionModel", USUAL),
+    "clip_vision_model, exact GELU": Peer("CLIPVisionModel", USUAL | {"hidden_act": "gelu"}),
+    "clip, projection": Peer("CLIPVisionModelWithProjection", USUAL | PROJECTED, answer=embedded),
+    "clip, classifier": Peer("CLIPForImageClassification", CLASSES, USUAL),
+    "vit": Peer("ViTModel", USUAL),
+    "vit, classifier": Peer("ViTForImageClassification", USUAL),
+    "bit, classifier": Peer("BitForImageClassification", BIT, answer=of_any_size),
+    "vit_mae": Peer("ViTMAEModel", ALL_PATCHES, answer=unmasked),
+    "vit_mae, with its decoder": Peer("ViTMAEForPreTraining", ALL_PATCHES, answer=unmasked),
+    "metaclip_2": Peer("MetaClip2Model", PROJECTED, USUAL, image_features),
+    "metaclip_2, classifier": Peer("MetaClip2ForImageClassification", CLASSES, USUAL),
+    "ijepa": Peer("IJepaModel", USUAL, answer=mean_of_patches),
+    "ijepa, classifier": Peer("IJepaForImageClassification", USUAL),
+    "deit": Peer("DeiTModel", USUAL),
+    "deit, classifier": Peer("DeiTForImageClassification", USUAL),
+    "beit": Peer("BeitModel", BEIT),
+    "beit, classifier": Peer("BeitForImageClassification", BEIT),
+    "beit, class token": Peer("BeitForImageClassification", BEIT | {"use_mean_pooling": False}),
+    "beit, absolute positions": Peer("BeitForImageClassification", USUAL | ABSOLUTE),
 }
 
 
@@ -173,14 +147,13 @@ def drawn(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
 
 
 def of_transformers(peer: Peer) -> Made:
-    library = import_library("transformers")
     fields = dict(peer.fields)
     if peer.vision is not None:
         fields |= {"vision_config": peer.vision, "text_config": TEXT}
-    kind = getattr(library, peer.model)
+    kind = getattr(transformers(), peer.model)
     with tempfile.TemporaryDirectory() as name:
         folder, file = Path(name), Path(name) / "model.safetensors"
-        kind(getattr(library, peer.config)(**fields)).save_pretrained(folder)
+        kind(kind.config_class(**fields)).save_pretrained(folder)
         with safe_open(file, "pt") as opened:
             tensors = drawn({key: tuple(opened.get_slice(key).get_shape()) for key in opened.keys()})  # noqa: SIM118
         save_file(tensors, file, {"format": "pt"})
@@ -191,10 +164,9 @@ def of_transformers(peer: Peer) -> Made:
         model.load_state_dict(tensors)
 
     def answer(images: Tensor) -> Tensor:
-        options = {peer.resized: True} if peer.resized and images.shape[2:] != SIZES[0] else {}
-        if peer.answer is not None:
-            return peer.answer(model, images, options)  # type: ignore[no-any-return]
-        return model(images, **options)[peer.output]  # type: ignore[no-any-return]
+        options = {"interpolate_pos_encoding": True} if images.shape[2:] != SIZES[0] else {}
+        whole = partial(peer.answer, model) if peer.answer else answer_of(model)
+        return whole(images, **options)
 
     return Made("model.safetensors", tensors, answer, settings)
 
@@ -360,10 +332,7 @@ def outputs(made: Any) -> Iterator[tuple[Size, Tensor]]:
 def main(arguments: list[str]) -> int:
     torch.set_num_threads(1)
     logging.getLogger("vitkit").setLevel(logging.ERROR)
-    import_library("timm")
-    library = import_library("transformers")
-    library.utils.logging.set_verbosity_error()
-    library.utils.logging.disable_progress_bar()
+    transformers()
     makers = dict(MAKERS)
     if clone := next((argument for argument in arguments if Path(argument).is_dir()), None):
         sys.path.insert(0, clone)

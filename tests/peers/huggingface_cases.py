@@ -1,7 +1,7 @@
 """ViT and BiT of transformers, its weights in vitkit and vitkit's in it.
 
 The weights are random, as large as trained ones: nothing is downloaded. Other sizes are those of models made
-for another size, 384 or 96x64, and BiT's, which takes any; `tests.peers.positions` resizes positions.
+for another size, 384 or 96x64, and BiT's, which takes any; `tests.peers.families` resizes positions.
 """
 
 import tempfile
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.peers.case import Case
+from tests.peers.timm_cases import compare
 from vitkit import load_model
 from vitkit.jobs.convert import import_library
 from vitkit.models.build import build_model
@@ -23,12 +24,11 @@ from vitkit.models.zoo import ModelConfig, model_config, vit_config
 from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard
 
-IMAGES = 8
 ALLOWED = 1e-4
 """Of logits of about 1: float32, sums in another order."""
 
 TINY = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
-WIDE = {"image_size": [96, 64], "patch_size": [16, 8], "hidden_act": "gelu_new"}
+TINY_WIDE = TINY | {"image_size": [96, 64], "patch_size": [16, 8], "hidden_act": "gelu_new"}
 UNUSUAL_BIT = {"embedding_size": 48, "hidden_sizes": [96, 192, 64], "depths": [1, 2, 1], "num_groups": 8}
 SMALL_BIT = {"embedding_size": 32, "hidden_sizes": [128, 256, 512], "depths": [2, 2, 1]}
 
@@ -46,9 +46,7 @@ def _theirs_in_ours(folder: Path) -> Iterator[Case]:
     vits: dict[str, dict[str, Any]] = {
         "ViT-Ti/16": TINY,
         "ViT-Ti/16, tanh GELU": TINY | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
-        "ViT-Ti/16x8, 96x64": TINY
-        | {"image_size": [96, 64], "patch_size": [16, 8]}
-        | {"hidden_act": "gelu_new"},
+        "ViT-Ti/16x8, 96x64": TINY_WIDE,
         "ViT-Ti/16, quick GELU": TINY | {"hidden_act": "quick_gelu"},
         "ViT-B/16": {},
         "ViT-B/32, 384": {"image_size": 384, "patch_size": 32, "hidden_act": "gelu_fast"},
@@ -88,11 +86,10 @@ def _ours_in_theirs(folder: Path) -> Iterator[Case]:
     for name, config in classifiers.items():
         ours = build_model(config, torch.Generator().manual_seed(0)).eval()
         kind = library.ViTForImageClassification if "ViT" in name else library.BitForImageClassification
-        yield _to_theirs(ours, name, direction, folder, kind, lambda model, images: model(images).logits)
+        yield _to_theirs(ours, name, direction, folder, kind)
     headless = replace(tiny, num_classes=0, representation_size=100)
     ours = build_model(headless, torch.Generator().manual_seed(0)).eval()
-    pooled = library.ViTModel, lambda model, images: model(images).pooler_output
-    yield _to_theirs(ours, "ViT-Ti/16, pooler", direction, folder, *pooled)
+    yield _to_theirs(ours, "ViT-Ti/16, pooler", direction, folder, library.ViTModel)
 
 
 def _from_theirs(
@@ -101,21 +98,10 @@ def _from_theirs(
     _draw(theirs)
     theirs.eval().save_pretrained(folder)
     ours = load_model(folder, image_size=size)
-    images = _images(ours)
-    with torch.inference_mode():
-        outputs = theirs(images)
-        expected = outputs.logits if "logits" in outputs else outputs.pooler_output
-        return _compare(name, direction, ours, ours(images), expected)
+    return compare(name, direction, ours.config.image_size, answer_of(theirs), ours, ALLOWED)
 
 
-def _to_theirs(
-    ours: ImageModel,
-    name: str,
-    direction: str,
-    folder: Path,
-    kind: Any,
-    answer: Callable[[Any, Tensor], Tensor],
-) -> Case:
+def _to_theirs(ours: ImageModel, name: str, direction: str, folder: Path, kind: Any) -> Case:
     _draw(ours)
     ours.card = ModelCard(class_names=tuple(f"class {i}" for i in range(ours.config.num_classes)))
     save_model(ours, folder, "huggingface")
@@ -124,9 +110,17 @@ def _to_theirs(
     assert not wrong, f"{name}: not every key found its place: {wrong}"
     if ours.card.class_names:
         assert tuple(theirs.config.id2label.values()) == ours.card.class_names
-    images = _images(ours)
-    with torch.inference_mode():
-        return _compare(name, direction, ours, answer(theirs.eval(), images), ours(images))
+    return compare(name, direction, ours.config.image_size, answer_of(theirs.eval()), ours, ALLOWED)
+
+
+def answer_of(model: Any) -> Callable[..., Tensor]:
+    """Return what computes the logits of a model, or what it pools where it has no head."""
+
+    def answer(images: Tensor, **options: Any) -> Tensor:
+        outputs = model(images, **options)
+        return outputs.logits if "logits" in outputs else outputs.pooler_output  # type: ignore[no-any-return]
+
+    return answer
 
 
 @torch.no_grad()
@@ -143,25 +137,9 @@ def _draw(model: nn.Module) -> None:
             nn.init.normal_(parameter, std=0.1, generator=generator)
 
 
-def _images(model: ImageModel) -> Tensor:
-    config = model.config
-    generator = torch.Generator().manual_seed(2)
-    return torch.randn(IMAGES, config.in_channels, *config.image_size, generator=generator)
-
-
-def _compare(name: str, direction: str, model: ImageModel, logits: Tensor, expected: Tensor) -> Case:
-    rows, columns = model.config.image_size
-    return Case(
-        model=name,
-        direction=direction,
-        size=str(rows) if rows == columns else f"{rows}x{columns}",
-        difference=(logits - expected).abs().max().item(),
-        allowed=ALLOWED,
-        agreement=(logits.argmax(-1) == expected.argmax(-1)).float().mean().item(),
-    )
-
-
 def transformers() -> Any:
+    """Import the library, which then prints neither advice nor bars."""
+    import_library("timm")  # whose torchvision may be broken
     library = import_library("transformers")
     library.utils.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()

@@ -2,18 +2,15 @@
 
     python -m tests.peers.positions [--write] [CLONE]        (inside the environment of scripts/test-peers)
 
-First grids alone, then the outputs of small models with random weights, read from a file. CLONE is a copy of
+Grids alone: the other comparisons have whole models at other sizes. CLONE is a copy of
 github.com/facebookresearch/dinov2, which no registry has: without it DINOv2's own code is left out. `--write`
 makes the arrays that the ordinary tests compare with.
 """
 
 import importlib
-import logging
 import sys
-import tempfile
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +19,14 @@ import torch
 from torch import Tensor
 
 from tests.peers.fixed_weights import SIDE, fixed_grid
-from tests.peers.timm_cases import randomize
 from vitkit.jobs.convert import import_library
 from vitkit.models.config import Interpolation
 from vitkit.models.position import resize_grid
-from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.loading import load
 
 ARRAYS = Path(__file__).parents[1] / "fixtures" / "p_positions.npz"
 """The libraries' grids, as "RULE/LIBRARY/ROWSxCOLUMNS"; `python -m tests.peers.positions --write CLONE` makes
 it."""
 ALLOWED = 1e-5
-DIM, HEADS = 64, 2
 GRIDS = ((12, 12), (5, 5), (7, 7), (5, 11))
 """Up, down, and by a single patch; and a rectangle. The last digits of a scale show in a single patch."""
 Grid = tuple[int, int]
@@ -94,16 +87,12 @@ def by_dinov2(**arguments: Any) -> Callable[[Tensor, Grid], Tensor]:
     """Make the function that resizes as DINOv2's own code does, from a clone."""
 
     def make(dim: int) -> tuple[Any, Any, int]:
-        model = _dinov2(dim, **arguments)
+        module: Any = importlib.import_module("dinov2.models.vision_transformer")
+        sizes = {"img_size": 14 * SIDE, "patch_size": 14, "embed_dim": dim, "depth": 1, "num_heads": 1}
+        model = module.DinoVisionTransformer(**sizes, block_chunks=0, **arguments).eval()
         return model, model.pos_embed, 14
 
     return by_model(make)
-
-
-def _dinov2(dim: int, **arguments: Any) -> Any:
-    module: Any = importlib.import_module("dinov2.models.vision_transformer")
-    sizes = {"img_size": 14 * SIDE, "patch_size": 14, "embed_dim": dim, "depth": 2, "num_heads": HEADS}
-    return module.DinoVisionTransformer(**sizes, init_values=1.0, block_chunks=0, **arguments).eval()
 
 
 REGISTERS = "dinov2_with_registers"
@@ -131,118 +120,22 @@ def grids(has_dinov2: bool) -> Iterator[tuple[Interpolation, str, Grid, Tensor]]
             yield rule, library, size, resize(fixed_grid(), size).reshape(*size, -1)
 
 
-def draw(model: Any) -> None:
-    """Draw weights with positions and a head that are large enough to show in the outputs."""
-    randomize(model)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "pos" in name:
-                parameter.mul_(20)
-            if name == "classifier.weight":
-                parameter.normal_(0, DIM**-0.5, generator=torch.Generator().manual_seed(1))
-
-
-def timm_model(folder: Path, name: str = "vit_tiny_patch16_224") -> Callable[[Grid], Any]:
-    timm: Any = importlib.import_module("timm")
-    small = {"depth": 2, "embed_dim": DIM, "num_heads": HEADS, "num_classes": 10}
-    theirs = timm.create_model(name, img_size=16 * SIDE, **small).eval()
-    draw(theirs)
-    arguments = {**small, "img_size": 16 * SIDE}
-    timm.models.save_for_hf(theirs, str(folder), safe_serialization=True, model_args=arguments)
-
-    def at(size: Grid) -> Any:
-        sized = (16 * size[0], 16 * size[1])
-        return timm.create_model(f"local-dir:{folder}", pretrained=True, img_size=sized).eval()
-
-    return at
-
-
-def transformers_model(folder: Path) -> Callable[[Grid], Any]:
-    library: Any = importlib.import_module("transformers")
-    sizes = {"hidden_size": DIM, "num_attention_heads": HEADS, "intermediate_size": 128}
-    config = library.ViTConfig(image_size=16 * SIDE, num_labels=10, num_hidden_layers=2, **sizes)
-    theirs = library.ViTForImageClassification(config).eval()
-    draw(theirs)
-    theirs.save_pretrained(folder)
-    return lambda size: lambda images: theirs(images, interpolate_pos_encoding=True).logits
-
-
-def torchvision_model(folder: Path) -> Callable[[Grid], Any]:
-    models: Any = importlib.import_module("torchvision.models.vision_transformer")
-
-    def build(side: int) -> Any:
-        return models.VisionTransformer(16 * side, 16, 2, 12, 768, 3072, num_classes=10).eval()
-
-    theirs = build(SIDE)
-    draw(theirs)
-    torch.save(theirs.state_dict(), folder / "weights.pth")
-
-    def at(size: Grid) -> Any:
-        other = build(size[0])
-        other.load_state_dict(models.interpolate_embeddings(16 * size[0], 16, dict(theirs.state_dict())))
-        return other
-
-    return at
-
-
-def dinov2_model(folder: Path) -> Callable[[Grid], Any]:
-    theirs = _dinov2(DIM)
-    draw(theirs)
-    torch.save(theirs.state_dict(), folder / "weights.pth")
-    return lambda size: theirs
-
-
-def models(has_dinov2: bool) -> Iterator[tuple[str, Grid, float, float]]:
-    """Small models of each library that is read, at each size: the largest differences of their outputs.
-
-    The second difference is that by the original's rule, in place of the file's.
-    """
-    patch = {"DINOv2": 14}
-    kinds: dict[str, Callable[[Path], Callable[[Grid], Any]]] = {
-        "timm": timm_model,
-        "timm, flexivit": lambda folder: timm_model(folder, "flexivit_small"),
-        "transformers, vit": transformers_model,
-        "torchvision": torchvision_model,
-    }
-    for library, make in (kinds | ({"DINOv2": dinov2_model} if has_dinov2 else {})).items():
-        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-            at = make(Path(folder))
-            weights = Path(folder) / "weights.pth"
-            source = weights if weights.exists() else folder
-            for rows, columns in GRIDS:
-                if library == "torchvision" and rows != columns:
-                    continue
-                size = (patch.get(library, 16) * rows, patch.get(library, 16) * columns)
-                images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(rows))
-                expected = at((rows, columns))(images)
-                given = LoadOptions(image_size=size, num_heads=HEADS if library == "DINOv2" else None)
-                differences = [
-                    float((load(source, options).model(images) - expected).abs().max())
-                    for options in (given, replace(given, position_interpolation="original"))
-                ]
-                yield library, (rows, columns), differences[0], differences[1]
-
-
 def main(arguments: list[str]) -> int:
     torch.set_num_threads(1)
-    logging.getLogger("vitkit").setLevel(logging.ERROR)
     import_library("timm")
     clone = next((argument for argument in arguments if argument != "--write"), None)
     if clone is not None:
         sys.path.insert(0, clone)
     arrays, failed = {}, False
-    print("| rule | library | 8x8 patches to | what | largest difference | by the original's rule |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for rule, library, (rows, columns), expected in grids(clone is not None):
-        arrays[f"{rule}/{library}/{rows}x{columns}"] = expected.numpy()
-        difference = float((resize_grid(fixed_grid(), (rows, columns), rule) - expected).abs().max())
-        by_the_original = float((resize_grid(fixed_grid(), (rows, columns)) - expected).abs().max())
+    print("| rule | library | 8x8 patches to | largest difference | by the original's rule |")
+    print("| --- | --- | --- | --- | --- |")
+    for rule, library, size, expected in grids(clone is not None):
+        name = f"{size[0]}x{size[1]}"
+        arrays[f"{rule}/{library}/{name}"] = expected.numpy()
+        ours = resize_grid(fixed_grid(), size, rule), resize_grid(fixed_grid(), size)
+        difference, by_the_original = (float((grid - expected).abs().max()) for grid in ours)
         failed |= not difference <= ALLOWED
-        print(f"| {rule} | {library} | {rows}x{columns} | grid | {difference:.1e} | {by_the_original:.1e} |")
-    for library, (rows, columns), difference, by_the_original in models(clone is not None):
-        failed |= not difference <= ALLOWED
-        numbers = f"{difference:.1e} | {by_the_original:.1e}"
-        print(f"| the file's | {library} | {rows}x{columns} | outputs | {numbers} |")
+        print(f"| {rule} | {library} | {name} | {difference:.1e} | {by_the_original:.1e} |")
     if clone is None:
         print("DINOv2's own code is left out: give a clone of github.com/facebookresearch/dinov2.")
     elif "--write" in arguments:

@@ -1,5 +1,7 @@
 """Every ViT and BiT architecture of timm, one layer deep: read and equal, or refused by name.
 
+Where `vitkit.create_model` takes the name too, it must make the configuration that is read from timm's file.
+
     python -m tests.peers.timm_architectures        (inside the environment of scripts/test-peers)
 
 Prints a line for each architecture and the counts at the end. Exits with 1 if one is read and differs.
@@ -10,16 +12,20 @@ import gc
 import importlib
 import sys
 import tempfile
-from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.peers.case import tally
 from tests.peers.timm_cases import BIT_ALLOWED, VIT_ALLOWED, compare, randomize
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.jobs.convert import import_library
+from vitkit.models.config import ViTConfig
+from vitkit.weights.create import parse_timm_name, timm_config
 
 PATTERNS = ("vit_*", "deit*", "flexivit*", "eva*", "beit*", "aimv2*", "naflexvit*", "resnetv2_*bit*")
 
@@ -52,6 +58,11 @@ def outcome(name: str, folder: Path) -> tuple[str, str]:
         ours = load_model(folder)
     except VitkitError as error:
         return "refused", str(error).split(": ", 1)[-1]
+    if (parsed := parse_timm_name(name)) is not None:
+        named = timm_config(parsed, 10, parsed.side)
+        named = replace(named, depth=1) if isinstance(named, ViTConfig) else named
+        if replace(named, image_size=ours.config.image_size) != ours.config:
+            return "DIFFERS", f"{named} is not {ours.config}"
     try:
         case = compare(name, "timm -> vitkit", size, theirs, ours, BIT_ALLOWED if bit else VIT_ALLOWED)
     except AssertionError as error:
@@ -59,20 +70,15 @@ def outcome(name: str, folder: Path) -> tuple[str, str]:
     return ("equal" if case.passed else "DIFFERS"), f"{case.difference:.1e}"
 
 
-def main() -> int:
-    torch.set_num_threads(1)
-    import_library("timm")
-    counts: Counter[str] = Counter()
-    names = sys.argv[1:] or architectures()
+def outcomes(names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     for name in names:
         with tempfile.TemporaryDirectory() as folder, torch.no_grad():
             kind, why = outcome(name, Path(folder))
-        counts[kind] += 1
-        print(f"{kind:8} {name}: {why[:200]}", flush=True)
+        yield kind, name, why
         gc.collect()
-    print(f"{len(names)} architectures: {', '.join(f'{count} {kind}' for kind, count in counts.items())}")
-    return 1 if counts["DIFFERS"] else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    torch.set_num_threads(1)
+    import_library("timm")
+    sys.exit(tally(outcomes(sys.argv[1:] or architectures())))

@@ -4,7 +4,7 @@ import gc
 import importlib
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,7 @@ SPECS = (
     Spec(TI, "ViT-Ti/16-qknorm", arguments={"qk_norm": True}),
     Spec(TI, "ViT-Ti/16-map-rms-qknorm", arguments=MAP | {"norm_layer": "rmsnorm", "qk_norm": True}),
     Spec("vit_base_patch16_clip_quickgelu_224", "ViT-B/16", fields=CLIP),
+    Spec("flexivit_small", "ViT-S/16", 240, 160, fields={"class_token_position": False}),
     Spec(BIT, "BiT-R50x1", allowed=BIT_ALLOWED),
     Spec(
         *(BIT, "BiT-R50x1", 96, 65, {"channels": NARROW, "stem_chs": 32}),
@@ -132,19 +133,13 @@ def _sized(spec: Spec, size: int) -> dict[str, int]:
 
 
 def configured(spec: Spec) -> ModelConfig:
-    """Make our configuration of a model, in the arithmetic that timm's files can say."""
-    config = model_config(spec.vitkit, image_size=spec.size)
-    return sayable(replace(config, **spec.fields))
-
-
-def sayable(config: ModelConfig) -> ModelConfig:
-    """The arithmetic of ResNets that timm has: the one part of it that its files cannot choose."""
+    """Make our configuration of a model, in the arithmetic of ResNets that timm has."""
+    config = replace(model_config(spec.vitkit, image_size=spec.size), **spec.fields)
     if isinstance(config, ResNetConfig):
         return replace(config, standardization_eps=1e-8)
     if config.backbone is None:
         return config
-    backbone = BackboneConfig(config.backbone.layers, 1.0, 1e-5, "variance", 1e-8)
-    return replace(config, backbone=backbone)
+    return replace(config, backbone=BackboneConfig(config.backbone.layers, 1.0, 1e-5, "variance", 1e-8))
 
 
 def randomize(model: nn.Module, seed: int = 0) -> None:
@@ -160,20 +155,28 @@ def randomize(model: nn.Module, seed: int = 0) -> None:
 
 
 def compare(
-    name: str, direction: str, size: int, theirs: nn.Module, ours: ImageModel, allowed: float
+    name: str,
+    direction: str,
+    size: int | tuple[int, int],
+    theirs: Callable[[Tensor], Tensor],
+    ours: ImageModel,
+    allowed: float,
 ) -> Case:
     """Both models on the same two images."""
-    images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(size))
-    expected, logits = theirs(images), ours(images)
+    rows, columns = (size, size) if isinstance(size, int) else size
+    images = torch.randn(2, 3, rows, columns, generator=torch.Generator().manual_seed(rows))
+    with torch.inference_mode():
+        expected, logits = theirs(images), ours(images)
     if not isinstance(expected, Tensor) or expected.shape != logits.shape or not float(expected.std()) > 0.1:
         raise AssertionError(f"{name}: these logits compare nothing: {expected}")
     difference = float((expected - logits).abs().max())
     agreement = float((expected.argmax(-1) == logits.argmax(-1)).float().mean())
-    return Case(name, direction, str(size), difference, allowed, agreement)
+    shown = str(rows) if rows == columns else f"{rows}x{columns}"
+    return Case(name, direction, shown, difference, allowed, agreement)
 
 
 def torchvision_cases() -> Iterator[Case]:
-    """vit_b_16 both ways at its own size; `tests.peers.positions` has the others."""
+    """vit_b_16 both ways at its own size, and read at another."""
     try:
         models: Any = importlib.import_module("torchvision.models")
     except (ImportError, RuntimeError) as error:
@@ -181,10 +184,14 @@ def torchvision_cases() -> Iterator[Case]:
         return
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         file = Path(folder) / "vit_b_16.pth"
-        theirs = models.vit_b_16().eval()
+        theirs, way = models.vit_b_16().eval(), "torchvision -> vitkit"
         randomize(theirs)
         torch.save(theirs.state_dict(), file)
-        yield compare("ViT-B/16", "torchvision -> vitkit", 224, theirs, load_model(file), VIT_ALLOWED)
+        yield compare("ViT-B/16", way, 224, theirs, load_model(file), VIT_ALLOWED)
+        resize = models.vision_transformer.interpolate_embeddings
+        other = models.vit_b_16(image_size=160).eval()
+        other.load_state_dict(resize(160, 16, dict(theirs.state_dict())))
+        yield compare("ViT-B/16", way, 160, other, load_model(file, image_size=160), VIT_ALLOWED)
         config = model_config("ViT-B/16")
         assert isinstance(config, ViTConfig)
         ours = build_model(replace(config, gelu="erf")).eval()

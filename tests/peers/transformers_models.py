@@ -9,15 +9,16 @@ way than by a sentence.
 import logging
 import sys
 import tempfile
-from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.peers.case import tally
+from tests.peers.huggingface_cases import transformers
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.jobs.convert import import_library
 
 ALLOWED = 1e-5
 """Of the largest logit."""
@@ -61,15 +62,8 @@ def outcome(model: Any, folder: Path) -> tuple[str, str]:
     return ("equal" if difference <= ALLOWED else "DIFFERS"), f"{difference:.1e}"
 
 
-def main() -> int:
-    torch.set_num_threads(1)
-    logging.getLogger("vitkit").setLevel(logging.ERROR)
-    import_library("timm")
-    library = import_library("transformers")
-    library.utils.logging.set_verbosity_error()
-    library.utils.logging.disable_progress_bar()
-    counts: Counter[str] = Counter()
-    for config, models in library.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING.items():
+def outcomes() -> Iterator[tuple[str, str, str]]:
+    for config, models in transformers().MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING.items():
         for kind in models if isinstance(models, tuple) else (models,):
             try:
                 model = kind(small_config(config)).eval()
@@ -77,11 +71,10 @@ def main() -> int:
                     said, why = outcome(model, Path(folder))
             except Exception as error:  # no such small model, or one that is not called with images alone
                 said, why = "not made", f"{type(error).__name__}: {error}"
-            counts[said] += 1
-            print(f"{said:8} {kind.__name__}: {' '.join(why.split())[:160]}", flush=True)
-    print(f"{counts.total()} models: {', '.join(f'{count} {said}' for said, count in counts.items())}")
-    return 1 if counts["DIFFERS"] else 0
+            yield said, kind.__name__, why
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    torch.set_num_threads(1)
+    logging.getLogger("vitkit").setLevel(logging.ERROR)
+    sys.exit(tally(outcomes()))

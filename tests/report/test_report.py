@@ -2,7 +2,7 @@ import base64
 import dataclasses
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Any, cast
 
@@ -371,6 +371,13 @@ def test_what_makes_the_two_losses_different_is_named() -> None:
     assert "validation loss without" not in plain.text
 
 
+def section_of(name: str, made: Predictions, class_names: Sequence[str]) -> Section:
+    """Return one of the sections that the report of a task makes of predictions."""
+    result = classification(made, class_names)
+    report = ClassificationAnswering().report({"test": (result, made)}, "test")
+    return next(section for section in report.sections if section.name == name)
+
+
 def test_calibration_is_judged_by_what_the_images_can_tell() -> None:
     """Half of 60 images are right: a confidence between 38 and 62 % agrees with that."""
     labels = np.arange(60) % 20
@@ -378,9 +385,7 @@ def test_calibration_is_judged_by_what_the_images_can_tell() -> None:
     can_tell = "as sure as it should be, as far as 60 test images can tell"
     for sure, verdict in ((0.9, "too sure of itself"), (0.1, "not sure enough"), (0.48, can_tell)):
         made = right(labels, 20, predicted, np.log(19 * sure / (1 - sure)))
-        result = classification(made, [*map(str, range(20))])
-        report = ClassificationAnswering().report({"test": (result, made)}, "test")
-        (calibration,) = [section for section in report.sections if section.name == "calibration"]
+        calibration = section_of("calibration", made, [*map(str, range(20))])
         assert f"as a whole it is {verdict}" in str(calibration.blocks)
 
 
@@ -395,11 +400,8 @@ def test_classes_equally_often_taken_for_another_are_all_named() -> None:
 
 
 def test_classes_are_listed_from_the_worst_and_those_without_images_last() -> None:
-    names = ("a", "b", "c", "d")
     labels, predicted = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 0, 0, 0, 2, 0])
-    made = right(labels, 4, predicted)
-    report = ClassificationAnswering().report({"test": (classification(made, names), made)}, "test")
-    classes = next(section for section in report.sections if section.name == "classes")
+    classes = section_of("classes", right(labels, 4, predicted), "abcd")
     table = next(block for block in classes.blocks if isinstance(block, Table))
     assert [row[0] for row in table.rows] == ["b", "c", "a", "d"]
 

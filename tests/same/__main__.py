@@ -10,10 +10,11 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -78,10 +79,10 @@ class Tree:
     folder: Path
 
     def start(self, line: str) -> "subprocess.Popen[str]":
-        """Begin a command of vitkit, or Python with what follows the word `python`."""
-        arguments = shlex.split(line)
+        """Begin a command of vitkit."""
+        print(f"{line}, {self.name}", file=sys.stderr)
         return subprocess.Popen(
-            [sys.executable, *(arguments[1:] if arguments[0] == "python" else ("-m", "vitkit", *arguments))],
+            [sys.executable, "-m", "vitkit", *shlex.split(line)],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(self.source / "src")},
             stdout=subprocess.PIPE,
@@ -131,41 +132,24 @@ def write_inputs(folder: Path) -> None:
     small_task(folder / "vtab" / "clevr_count", classes=8)
 
 
-def compare_trainings(trees: Sequence[Tree]) -> list[tuple[str, Difference]]:
-    """Train every run by both trees, and compare them."""
-    results = []
+def compare_commands(trees: Sequence[Tree], with_json: bool) -> Iterator[tuple[str, Difference]]:
+    """Train every run by both trees and compare them, then what the verbs print of these runs with --json."""
     for name, line in RUNS.items():
         out = name.replace(" ", "-").replace(",", "")
-        failed = []
+        failed = [tree.train(line, tree.folder / out, "killed" in name) for tree in trees]
+        difference = compare_runs(*(tree.folder / out for tree in trees))
+        difference.changed[:0] = filter(None, failed)
+        yield f"run: {name}", difference
+    for name, line in VERBS.items() if with_json else ():
+        printed: list[dict[str, Any]] = []
         for tree in trees:
-            print(f"{name}, {tree.name}", file=sys.stderr)
-            failed.append(tree.train(line, tree.folder / out, "killed" in name))
-        difference = Difference(changed=[text for text in failed if text])
-        difference.add(compare_runs(*(tree.folder / out for tree in trees)))
-        results.append((f"run: {name}", difference))
-    return results
-
-
-def compare_json(trees: Sequence[Tree]) -> list[tuple[str, Difference]]:
-    """Compare what the verbs print with --json."""
-    results = []
-    for name, line in VERBS.items():
-        codes, values, difference = [], [], Difference()
-        for tree in trees:
-            print(f"{name} --json, {tree.name}", file=sys.stderr)
             code, out, err = tree.run(f"{line} --json")
-            codes.append(code)
             try:
-                values.append(read_values(out, tree.folder))
+                value = read_values(out, tree.folder)
             except ValueError:
-                difference.changed.append(
-                    f"{tree.name}: no JSON, exit code {code}: {(err or out).strip()[-200:]}"
-                )
-        if not difference.changed:
-            difference = compare(values[0], values[1], keys_alone=name == "bench")
-            difference.add(compare(codes[0], codes[1], "exit code"))
-        results.append((f"json: {name}", difference))
-    return results
+                value = f"{tree.name}: no JSON: {(err or out).strip()[-200:]}"
+            printed.append({"exit code": code, "json": value})
+        yield f"json: {name}", compare(printed[0], printed[1], keys_alone=name == "bench")
 
 
 def extract(revision: str, folder: Path) -> str:
@@ -197,9 +181,7 @@ def main() -> int:
         for tree in trees:
             tree.folder.mkdir()
             write_inputs(tree.folder)
-        results = compare_trainings(trees)  # the verbs are given these runs
-        results += compare_json(trees) if given.only != "runs" else []
-        table, same = describe(results)
+        table, same = describe(compare_commands(trees, given.only != "runs"))
         print(
             f"this tree beside {commit[:12]}, {os.cpu_count()} processors, Python {sys.version.split()[0]}\n"
         )

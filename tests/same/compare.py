@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,54 +24,59 @@ class Difference:
     changed: list[str] = field(default_factory=list)
     """All other differences, in words."""
 
-    def add(self, other: "Difference", prefix: str = "") -> None:
-        self.deleted |= {prefix + name for name in other.deleted}
-        self.changed += [prefix + text for text in other.changed]
+
+def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the numbers and texts of JSON with their places, and how many values a list has."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from leaves(inner, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list):
+        yield f"{where}[]", len(value)
+        for number, inner in enumerate(value):
+            yield from leaves(inner, f"{where}[{number}]")
+    else:
+        yield where, value
 
 
-def compare(old: Any, new: Any, where: str = "", keys_alone: bool = False) -> Difference:
+def compare(old: Any, new: Any, keys_alone: bool = False, prefix: str = "") -> Difference:
     """Compare two values of JSON.
 
     Args:
         old: the other revision's.
         new: this one's.
-        where: the key of both, "" for the whole.
         keys_alone: whether the values may differ, as those of a key that tells of the clock.
+        prefix: stands before each key.
     """
-    difference = Difference()
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for key in [*old, *(key for key in new if key not in old)]:
-            name = f"{where}.{key}" if where else str(key)
-            if key not in new:
-                difference.deleted.add(re.sub(r"\[\d+\]", "[]", name))
-            elif key not in old:
-                difference.changed.append(f"{name}: is new, {_short(new[key])}")
-            else:
-                difference.add(
-                    compare(old[key], new[key], name, keys_alone or bool(CLOCKED.search(str(key))))
-                )
-    elif isinstance(old, list) and isinstance(new, list) and (keys_alone or len(old) == len(new)):
-        for number, (first, second) in enumerate(zip(old, new, strict=False)):
-            difference.add(compare(first, second, f"{where}[{number}]", keys_alone))
-    elif not keys_alone and _masked(old) != _masked(new):  # so that NaN is NaN, and 1 is neither 1.0 nor true
-        difference.changed.append(f"{where or 'the whole'}: {_short(old)} -> {_short(new)}")
+    before, after = dict(leaves(old)), dict(leaves(new))
+    gone = before.keys() - after.keys()
+    difference = Difference({prefix + re.sub(r"\[\d+\]", "[]", place) for place in gone})
+    for place, value in after.items():
+        if place not in before:
+            difference.changed.append(f"{prefix}{place}: is new, {_short(value)}")
+        elif keys_alone or CLOCKED.search(place):
+            continue
+        elif _masked(before[place]) != _masked(value):  # NaN is NaN, and 1 is neither 1.0 nor true
+            change = f"{_short(before[place])} -> {_short(value)}"
+            difference.changed.append(f"{prefix}{place or 'the whole'}: {change}")
     return difference
 
 
 def compare_runs(old: Path, new: Path) -> Difference:
     """Compare the folders of two finished runs: weights, metrics, configuration."""
-    difference = Difference()
+    whole = Difference()
     for name in ("model.safetensors", "metrics.jsonl", "config.json"):
         missing = [str(folder) for folder in (old, new) if not (folder / name).exists()]
         if missing:
-            difference.changed.append(f"{name}: absent in {' and '.join(missing)}")
+            whole.changed.append(f"{name}: absent in {' and '.join(missing)}")
         elif name == "model.safetensors":
             if (old / name).read_bytes() != (new / name).read_bytes():
-                difference.changed.append(f"{name}: other bytes")
+                whole.changed.append(f"{name}: other bytes")
         else:
             read = [read_values((folder / name).read_text(), folder.parent) for folder in (old, new)]
-            difference.add(compare(*read), f"{name}: ")
-    return difference
+            difference = compare(read[0], read[1], prefix=f"{name}: ")
+            whole.deleted |= difference.deleted
+            whole.changed += difference.changed
+    return whole
 
 
 def read_values(text: str, folder: Path) -> Any:

@@ -18,14 +18,8 @@ OFFENCES = "VITKIT_TEST_OFFENCES"
 TEMPORARY = "VITKIT_TEST_TEMPORARY"
 """The environment variable that names the folders in which tests may write, separated as in PATH."""
 
-_PARTS = (
-    "src", "tests", "docs", "benchmarks", "scripts", "examples", ".ci", ".git", ".github", ".venv",
-    ".hypothesis",
-)  # fmt: skip
-_FILES = (
-    ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md",
-    "SECURITY.md", "pyproject.toml",
-)  # fmt: skip
+_OWN = [str(path) for path in CHECKOUT.iterdir() if path.name not in ("runs", "dist", "build", "site")]
+"""What tests may read of the checkout: all but what commands make there."""
 _SYSTEM = (
     "/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/dev", "/run", "/var/lib",
 )  # fmt: skip
@@ -58,9 +52,8 @@ def temporary_folders(named: str) -> tuple[str, ...]:
 @functools.cache
 def readable_folders() -> tuple[str, ...]:
     """Return what tests may read beside the temporary folders: the checkout's own, Python's, the system's."""
-    own = [str(CHECKOUT / name) for name in (*_PARTS, *_FILES)]
     python = [path for path in sys.path if os.path.isabs(path) and Path(path) != CHECKOUT]
-    places = (*own, *python, sys.prefix, sys.base_prefix, *_SYSTEM)
+    places = (*_OWN, *python, sys.prefix, sys.base_prefix, *_SYSTEM)
     return tuple(os.path.realpath(path) for path in places)
 
 
