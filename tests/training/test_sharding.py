@@ -283,36 +283,33 @@ def test_in_bfloat16_gradients_are_those_of_replicas(processes: Processes) -> No
             assert all(torch.equal(mine, other) for mine, other in zip(gradients, expected, strict=True))
 
 
-def order_of_sums(world: World) -> tuple[list[str], torch.Tensor]:
-    """List when a sum over the processes begins, and when the first parameter's gradient is there."""
+def order_of_sums(world: World) -> tuple[list[str], list[Any]]:
+    """List when a sum over the processes begins and when the first parameter's gradient is there."""
     gradients_module.BUCKET_BYTES = 1  # every parameter in a bucket of its own
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 1)).double()
     order: list[str] = []
 
     class Watched(World):
         def begin_adding(self, tensor: torch.Tensor) -> Callable[[], None]:
-            order.append(f"sum of {tensor.numel()}")
+            order.append("sum")
             return super().begin_adding(tensor)
 
-    first: Any = model[1]
-    first.weight.register_post_accumulate_grad_hook(lambda parameter: order.append("first gradient"))
-    for parameter in model.parameters():
-        nn.init.ones_(parameter)
-    images = torch.arange(2, dtype=torch.uint8)[:, None, None, None].expand(2, 1, 2, 2)
-    batch = Batch(images, {}, torch.tensor([True, True]), torch.arange(2)).slice(world.rank, world.rank + 1)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    config = TrainingConfig(batch_size=2)
-    watched = Watched(world.rank, world.size)
-    Gradients(model, Sum(), optimizer, nullcontext, 1, config, world=watched).compute(batch, 0)
-    return order, first.weight.grad
+    model = build_model(model_config("ViT-16x1x1/4", 2, 8), torch.Generator().manual_seed(0)).train()
+    first = next(model.parameters())
+    first.register_post_accumulate_grad_hook(lambda parameter: order.append("gradient"))  # type: ignore[no-untyped-call]
+    ids = torch.arange(2)
+    whole = Batch(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), {"labels": ids}, ids >= 0, ids)
+    own = whole._each(lambda tensor: tensor[torch.from_numpy(places_of(divide(2, None, world), mixes=False))])
+    loss, optimizer = Classification(ClassificationConfig(), 2), torch.optim.SGD(model.parameters(), 0.1)
+    watched, config = Watched(world.rank, world.size), TrainingConfig(batch_size=2)
+    Gradients(model, loss, optimizer, nullcontext, 1, config, world=watched).compute(own, 0)
+    return order, [p.grad for p in model.parameters()]
 
 
 def test_gradients_are_summed_during_the_backward_pass(processes: Processes) -> None:
-    orders, gradients = zip(*processes.run(2, order_of_sums), strict=True)
-    before, after = orders[0][:-2], orders[0][-2:]
-    assert sorted(before[:2]) == ["sum of 1", "sum of 3"]  # the last layer's, its bias first or its weights
-    assert "first gradient" in after and orders[0] == orders[1]
-    assert torch.equal(*gradients)
+    (order, gradients), (other, _), (without_images, last) = processes.run(3, order_of_sums)
+    assert order == other and order.index("gradient") > 10
+    assert without_images == ["sum"] * len(gradients)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(gradients, last, strict=True))
 
 
 def test_a_loss_with_parameters_is_not_divided(tmp_path: Path) -> None:
