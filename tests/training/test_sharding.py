@@ -26,7 +26,6 @@ from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import model_config
 from vitkit.runs.trained_model import DataRecord, RejectedFiles
-from vitkit.training import gradients as gradients_module
 from vitkit.training.checkpoint import give_parts, survey
 from vitkit.training.config import ClassificationConfig, Sharding, TrainingConfig
 from vitkit.training.gradients import Gradients, collect, divide, places_of, shard
@@ -138,7 +137,7 @@ def uneven_machines(world: World) -> None:
 
 
 def test_hsdp_needs_as_many_processes_on_every_machine(processes: Processes) -> None:
-    with pytest.raises(AssertionError, match="hsdp needs the same number of processes on every machine"):
+    with pytest.raises(VitkitError, match="hsdp needs the same number of processes on every machine"):
         processes.run(3, uneven_machines)
 
 
@@ -285,7 +284,6 @@ def test_in_bfloat16_gradients_are_those_of_replicas(processes: Processes) -> No
 
 def order_of_sums(world: World) -> tuple[list[str], list[Any]]:
     """List when a sum over the processes begins and when the first parameter's gradient is there."""
-    gradients_module.BUCKET_BYTES = 1  # every parameter in a bucket of its own
     order: list[str] = []
 
     class Watched(World):
@@ -301,7 +299,9 @@ def order_of_sums(world: World) -> tuple[list[str], list[Any]]:
     own = whole._each(lambda tensor: tensor[torch.from_numpy(places_of(divide(2, None, world), mixes=False))])
     loss, optimizer = Classification(ClassificationConfig(), 2), torch.optim.SGD(model.parameters(), 0.1)
     watched, config = Watched(world.rank, world.size), TrainingConfig(batch_size=2)
-    Gradients(model, loss, optimizer, nullcontext, 1, config, world=watched).compute(own, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitkit.training.gradients.BUCKET_BYTES", 1)  # every parameter in a bucket of its own
+        Gradients(model, loss, optimizer, nullcontext, 1, config, world=watched).compute(own, 0)
     return order, [p.grad for p in model.parameters()]
 
 
