@@ -48,8 +48,14 @@ DATA, FORMATS = "check loader sources repeats workers", "timm huggingface offici
 USE = """
 import sys
 import numpy as np
+import torch
 import vitkit
 folder = sys.argv[1]
+torch.manual_seed(0)
+first = vitkit.create_model("ViT-16x1x2/4", num_classes=10, image_size=8).state_dict()
+torch.manual_seed(0)
+again = vitkit.create_model("ViT-16x1x2/4", num_classes=10, image_size=8).state_dict()
+assert all(torch.equal(first[name], again[name]) for name in first)  # an import draws no random numbers
 vitkit.save_model(vitkit.create_model("ViT-16x1x2/4", num_classes=10, image_size=8), folder)
 vitkit.Predictor(folder)(np.zeros((8, 8, 3), np.uint8))
 vitkit.load_model(folder)
