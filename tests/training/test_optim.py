@@ -441,7 +441,7 @@ def test_an_optimiser_skips_a_step_that_is_not_finite_by_itself(make: Callable[[
         optimizer.step()
 
     for gradient, is_skipped in ((0.25, 0.0), (math.nan, 1.0), (math.inf, 1.0), (-0.5, 0.0)):
-        made.found_inf = torch.tensor(is_skipped)
+        setattr(made, "found_inf", torch.tensor(is_skipped))  # noqa: B010
         step(made, weights, gradient)
         if not is_skipped:
             step(plain, copied, gradient)
