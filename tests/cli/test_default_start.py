@@ -74,6 +74,7 @@ def test_without_a_terminal_the_command_that_allows_it_is_named(
     assert f"{NAME}: ViT-S/16 at 224 pixels, trained on ImageNet-21k (AugReg)" in said.text
     assert "2 steps of 8 images, about 38 min" in said.text
     assert f"{NAME} is not on this machine" in said.text
+    assert "chosen" in cli(["finetune", str(photos), *QUICK, "--dry-run"]).out
     typed = said.text.partition("To fetch it: ")[2].partition(". To begin")[0]
     assert mirror == [] and not (tmp_path / "runs").exists()
     # The command that it names does it.

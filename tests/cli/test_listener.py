@@ -11,21 +11,6 @@ from vitkit.cli import console
 from vitkit.cli.console import TerminalListener
 
 
-def test_sentences_go_to_standard_error_and_summaries_to_standard_output(capsys: Capture) -> None:
-    listener = TerminalListener()
-    listener.note("a note [with brackets]")
-    listener.warn("a warning \x1b[31m")
-    listener.show([("data", ["10 images", "of 2 classes"]), ("model", ["ViT"])])
-    out, err = capsys.readouterr()
-    assert err.splitlines() == ["a note [with brackets]", "a warning \\x1b[31m"]
-    assert out == "data      10 images\n          of 2 classes\nmodel     ViT\n"
-    listener.show([("", ["This run has finished: runs/[mine]"])])  # rows without headings are lines
-    listener.show([("val", ["50 %"])])
-    listener.show([("weights", ["of the last step"])])
-    said = "This run has finished: runs/[mine]\nval       50 %\nweights   of the last step\n"
-    assert capsys.readouterr().out == said
-
-
 def screen_of(patch: pytest.MonkeyPatch, width: int) -> io.StringIO:
     """Make standard error a terminal of some columns, and return what it is written."""
     screen = io.StringIO()

@@ -175,10 +175,12 @@ def test_tables_bars_and_warnings_are_shown_not_obeyed(
     with console.show_warnings():
         logging.getLogger("vitkit").warning("%s", HOSTILE)
     monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
-    with console.TerminalListener().progress(HOSTILE, 3) as progress:
+    listener = console.TerminalListener()
+    with listener.progress(HOSTILE, 3) as progress:
         progress(1)
+    listener.note(f"[/] {HOSTILE}")
     text = capsys.readouterr().err
-    assert not any(character in text for character in OBEYED) and text.count(SHOWN) == 2
+    assert not any(character in text for character in OBEYED) and text.count(SHOWN) == 3 and "[/] " in text
 
 
 def test_colours_and_movements_of_the_cursor_stay() -> None:

@@ -143,8 +143,8 @@ def test_what_comes_next_is_a_command_as_it_would_be_typed() -> None:
     commands = (here.parents[2] / "docs/commands.md").read_text()
     for path in (here.parent / "__snapshots__" / here.stem).glob("*.txt"):
         for line in re.findall(r"^(?:Next:|     ) vitkit (.*)$", path.read_text(), re.MULTILINE):
-            verb, *words = shlex.split(line.partition("   (")[0])
-            options = [word for word in words if word.startswith("--")]
+            verb, *arguments = shlex.split(line.partition("   (")[0])
+            options = [word for word in arguments if word.startswith("--")]
             assert verb in VERBS and all(f"`{option}" in commands for option in options), line
             count += 1
     assert count > 20

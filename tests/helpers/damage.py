@@ -1,7 +1,9 @@
-"""Damage to records of JSON, drawn by hypothesis."""
+"""Damage to records: of JSON, drawn by hypothesis, and a file without end."""
 
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 from hypothesis import strategies as st
 
@@ -18,6 +20,11 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=5,
 )
+
+
+def as_a_huge_file(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 40 << 30)
 
 
 @st.composite

@@ -31,9 +31,3 @@ def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
     assert run(["train", "--data", str(photos), "--out", str(out), *TINY]) == 0
     return out
-
-
-@pytest.fixture
-def no_report(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write no more reports, whose pictures take seconds, once a run has its own."""
-    monkeypatch.setattr("vitkit.jobs.train_run.write_report", lambda folder, **_: folder)

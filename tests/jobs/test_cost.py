@@ -60,9 +60,6 @@ def test_models_lists_every_family_in_a_narrow_table(cli: Cli) -> None:
     lines = cli(["models"]).out.splitlines()
     rows = {line.split()[0]: line for line in lines if line.strip()}
     assert set(vitkit.list_models()) <= rows.keys()
-    assert rows["BiT-R50x1"].split()[1:5] == ["3-4-6-3", "2048", "–", "–"]
-    assert rows["R50+ViT-B/16"].split()[1:6] == ["3-4-9", "+", "12", "768", "12"]
-    assert rows["ViT-B/16"].split()[1:5] == ["12", "768", "12", "197"]
     assert all(len(rows[name].rstrip()) <= 100 for name in vitkit.list_models())
 
 

@@ -117,15 +117,6 @@ def test_what_does_not_fit_into_memory_is_not_measured(monkeypatch: pytest.Monke
     assert "more than is free" in " ".join(choice.rows()[0][1])
 
 
-def test_a_dry_run_shows_the_start_and_the_images_and_fetches_nothing(
-    monkeypatch: pytest.MonkeyPatch, photos: Path
-) -> None:
-    monkeypatch.setattr(default_start, "measure_cost", taking(1, 90))
-    heard = Hearing()
-    vitkit.finetune(data=str(photos), dry_run=True, listener=heard)
-    assert {"data", "chosen"} <= dict(heard.rows).keys() and NAMES[0] in str(heard.rows)
-
-
 # From Python, and again
 
 

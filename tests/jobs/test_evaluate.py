@@ -27,9 +27,8 @@ def test_evaluate_needs_the_run_alone(trained: Path, photos: Path, tmp_path: Pat
     numbers = json.loads(cli(["evaluate", str(trained), "--split", "train", "--json"]).out)
     recorded = json.loads((trained / "evaluation" / "train.json").read_text())
     assert numbers["count"] == recorded["count"] and numbers["split"] == "train"
-    assert numbers["count"] + numbers["bad"] == sum(
-        json.loads((trained / "data.json").read_text())["counts"]["train"].values()
-    )
+    counts = json.loads((trained / "data.json").read_text())["counts"]["train"]
+    assert numbers["count"] + numbers["bad"] == sum(counts.values())
     model = shutil.copytree(trained, tmp_path / "run")
     (model / "evaluation" / "test.json").unlink()
     assert run(["evaluate", str(model), "--data", str(photos)]) == 0

@@ -71,8 +71,7 @@ def test_the_classes_are_a_thousand_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "mark"),
-    [("imagenet-a", "a"), ("imagenet-r", "r"), ("imagenet", ""), ("imagenet-v2", "")],
+    ("protocol", "mark"), [("imagenet-a", "a"), ("imagenet-r", "r"), ("imagenet", ""), ("imagenet-v2", "")]
 )
 def test_a_model_chooses_among_the_classes_of_the_set(
     protocol: ProtocolName, mark: str, checkpoint: Path, tmp_path: Path

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 import vitkit
 from tests.faults.mutate import REMOVED, leaves, replaced
-from tests.helpers.damage import damage
+from tests.helpers.damage import as_a_huge_file, damage
 from tests.helpers.refusals import refused
 from tests.helpers.small_digits import small_run
 from vitkit.config import from_json, read, to_json, write
@@ -164,11 +164,6 @@ def test_a_record_is_read_or_refused(name: str, folder: Path, damage: Callable[[
         read_it(folder)
     except vitkit.VitkitError as error:
         assert path.name in str(error) and len(str(error)) < 2000
-
-
-def as_a_huge_file(path: Path) -> None:
-    path.touch()
-    os.truncate(path, 40 << 30)
 
 
 NO_JSON: dict[str, Callable[[Path], object]] = {

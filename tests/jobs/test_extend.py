@@ -143,9 +143,7 @@ def test_images_and_a_class_are_added_as_if_they_had_been_there(
     paint(new, "yellow", range(12, 18))
     result = vitkit.extend(model, new)
     assert (result.added, result.removed, result.new_classes) == (9, 0, ("yellow",))
-    assert result.classes == {
-        "blue": 12, "green": 15, "red": 12, "yellow": 6
-    }  # fmt: skip
+    assert result.classes == {"blue": 12, "green": 15, "red": 12, "yellow": 6}
     exactly = [(photos / "first" / "train", name, range(12)) for name in ("blue", "green", "red")]
     exactly += [(photos / "more", "green", range(12, 15)), (photos / "more", "yellow", range(12, 18))]
     assert head(model) == head(learn(start, tmp_path / "other", *exactly))

@@ -303,11 +303,7 @@ def test_a_part_of_a_split_is_evaluated(trained: Path, cli: Cli) -> None:
     evaluations = {path.name for path in (trained / "evaluation").iterdir()}
     assert "train[:50%] images of digits" in cli(["evaluate", str(trained), "--split", "train[:50%]"]).out
     assert {path.name for path in (trained / "evaluation").iterdir()} == evaluations
-    for split, said in (
-        ("test[:9999]", "goes from image 0 to 9,999"),
-        ("test[:10%", "with both brackets at its end"),
-    ):
-        assert said in cli(["evaluate", str(trained), "--split", split], 1).err
+    assert "goes from image 0 to 9,999" in cli(["evaluate", str(trained), "--split", "test[:9999]"], 1).err
 
 
 def test_other_data_is_evaluated_whole_whatever_folds_the_model_was_trained_with(tmp_path: Path) -> None:

@@ -86,8 +86,6 @@ def test_what_would_be_misunderstood_is_refused(tmp_path: Path) -> None:
     refused("not both", vitkit.train, Run(), recipe="digits")
     said = r"begin the run with vitkit.finetune\(start, data\)"
     refused(said, vitkit.train, data="digits", start=str(tmp_path))
-    said = "Expected images to train on or weights to begin from"
-    refused(said, vitkit.finetune, tmp_path, learning_rate=1e-3)
 
 
 def test_fine_tuning_takes_them_and_chooses_the_rest(start: Path) -> None:

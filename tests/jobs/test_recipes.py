@@ -136,14 +136,7 @@ def test_steps_for_data_of_any_size_are_those_of_bit() -> None:
 
 def test_departures_from_the_paper_are_named() -> None:
     run = recipe("paper")
-    other = replace(
-        run,
-        optimizer=replace(run.optimizer, optimizer="adamw", freeze_layers=7),
-        training=replace(run.training, steps=40, batch_size=32),
-    )
-    assert departures(other, 300) == [
-        "optimizer adamw (sgd)",
-        "batch 32 (512)",
-        "frozen layers 7 (0)",
-        "40 steps (500)",
-    ]
+    optimizer = replace(run.optimizer, optimizer="adamw", freeze_layers=7)
+    other = replace(run, optimizer=optimizer, training=replace(run.training, steps=40, batch_size=32))
+    named = ["optimizer adamw (sgd)", "batch 32 (512)", "frozen layers 7 (0)", "40 steps (500)"]
+    assert departures(other, 300) == named

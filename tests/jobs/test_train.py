@@ -49,7 +49,6 @@ def test_the_same_command_again_does_nothing_and_other_options_are_refused(
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_run_is_validated_and_evaluated_in_its_own_precision(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,6 +58,7 @@ def test_a_run_is_validated_and_evaluated_in_its_own_precision(
         precisions.append(options["precision"])
         return predict(*arguments, **options)
 
+    monkeypatch.setattr("vitkit.jobs.train_run.write_report", lambda folder, **_: folder)  # takes seconds
     monkeypatch.setattr(run_model, "predict", spy)  # of the validation, and of what comes after training
     options = ["train", "--data", str(photos), "--out", "run", *TINY, "--precision", "bfloat16"]
     assert run(options) == 0
@@ -81,20 +81,13 @@ def test_changed_images_are_not_evaluated_and_moved_ones_are(photos: Path, tmp_p
     assert run(["evaluate", "run"]) == 0
 
 
-def test_a_folder_of_another_stays_and_a_disk_that_refuses_is_one_message(
-    photos: Path, tmp_path: Path, cli: Cli
-) -> None:
-    command = ["train", "--data", str(photos), *TINY, "--steps", "1", "--out"]
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    assert run([*command, "mine"]) == 1
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
-    assert "thesis.txt" in cli([*command, "mine/thesis.txt/run"], 1).err
-    assert run([*command, "run"]) == 0
+def test_a_disk_that_refuses_is_one_message(photos: Path, tmp_path: Path, cli: Cli) -> None:
+    command = ["train", "--data", str(photos), *TINY, "--steps", "1", "--out", "run"]
+    assert run(command) == 0
     for name in ("speed.jsonl", "report.html"):
         (tmp_path / "run" / name).unlink()
     (tmp_path / "run" / "speed.jsonl").mkdir()
-    message = cli([*command, "run"], 1).err
+    message = cli(command, 1).err
     assert "speed.jsonl" in message and "same command again" in message
 
 
@@ -135,9 +128,8 @@ def test_a_listener_hears_how_training_goes(tmp_path: Path, capsys: pytest.Captu
     ending = f"  best {best['accuracy']:.1%} at step {best['step']}"
     assert heard.milestones[-1][2].endswith(ending)  # what was the best so far, the last one or not
     # During a validation nothing else is told: it is named before.
-    assert [heard.details["training", step].endswith("  validation next") for step in (1, 2, 3, 4)] == [
-        *(True, False, True, False)
-    ]
+    next_is_one = [heard.details["training", step].endswith("  validation next") for step in (1, 2, 3, 4)]
+    assert next_is_one == [True, False, True, False]
     # The numbers that are heard are those that are kept.
     assert heard.measured == list(map(json.loads, (out / "metrics.jsonl").read_text().splitlines()))
     assert heard.runs == [(out, 0, 4)] and len(validations) == 2

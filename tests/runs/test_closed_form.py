@@ -1,7 +1,6 @@
 """What a head in closed form learned from: added to, taken from, kept in a file that is never trusted."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import vitkit
 from tests.helpers.refusals import refused
 from vitkit.models.image_model import ImageModel
 from vitkit.runs import closed_form
-from vitkit.runs.closed_form import LearnedImages, Record, as_keys, refit
+from vitkit.runs.closed_form import LearnedImages, as_keys, refit
 from vitkit.weights import loading
 from vitkit.weights.model_card import ModelCard, card_of
 
@@ -124,16 +123,3 @@ def test_images_of_another_head_and_of_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "first" / closed_form.FILE).replace(tmp_path / "second" / closed_form.FILE)
     refused("belongs to another head", closed_form.read_model, tmp_path / "second")
     refused("--freeze backbone", closed_form.read_model, tmp_path / "first")
-
-
-def test_images_that_the_backbone_was_trained_on_are_not_taken_out() -> None:
-    images = drawn(30, 3)
-    seen = replace(images, backbone=images.hashes[4:6])
-    rows = np.zeros(30, bool)
-    rows[:4] = True
-    closed_form.require_removable(seen, rows)
-    rows[4] = True
-    refused("trained on 1 of these images", closed_form.require_removable, seen, rows)
-    unknown = replace(images, record=Record(unseen=("old photos",)))
-    refused("old photos", closed_form.require_removable, unknown, rows)
-    closed_form.require_removable(unknown, np.zeros(30, bool))

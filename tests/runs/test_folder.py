@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.helpers.cli import Cli
 from tests.helpers.noise_samples import PREPROCESSING, Noise
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
-from vitkit.cli.main import run
 from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
 from vitkit.data.stream.loader import evaluation_batches
@@ -44,6 +44,7 @@ from vitkit.runs.folder import (
 from vitkit.runs.trained_model import require_same_images, write_evaluation
 
 RUN = Run(model="ViT-16x1x1/2")
+enter = ExitStack().enter_context
 
 
 class Hanging(Noise):
@@ -73,8 +74,7 @@ def test_the_lock_ends_with_its_process_though_a_worker_lives_on(tmp_path: Path)
     with os.fdopen(pipe) as lines:
         worker = int(lines.readline())
         try:
-            with pytest.raises(VitkitError, match="Another process"), lock_folder(tmp_path / "series"):
-                pass
+            refused("Another process", enter, lock_folder(tmp_path / "series"))
             os.kill(parent, signal.SIGKILL)
             os.waitpid(parent, 0)
             for folder in (tmp_path / "series", tmp_path / "series" / "seed-0"):
@@ -94,8 +94,7 @@ def test_a_process_that_was_forked_leaves_the_lock_to_its_parent(tmp_path: Path)
                 os._exit(1)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        with pytest.raises(VitkitError, match="Another process"), lock_folder(tmp_path):
-            pass
+        refused("Another process", enter, lock_folder(tmp_path))
     with lock_folder(tmp_path):
         pass
 
@@ -115,13 +114,11 @@ def test_a_folder_that_was_moved_is_not_the_one_that_is_locked(tmp_path: Path) -
 def test_a_lock_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(VitkitError, match="found a link"), lock_folder(tmp_path / "run"):
-        pass
+    refused("found a link", enter, lock_folder(tmp_path / "run"))
     assert not (tmp_path / "elsewhere").exists()
     (tmp_path / "run" / ".lock").unlink()
     os.mkfifo(tmp_path / "run" / ".lock")
-    with pytest.raises(VitkitError, match="found a pipe"), lock_folder(tmp_path / "run"):
-        pass
+    refused("found a pipe", enter, lock_folder(tmp_path / "run"))
 
 
 def claimed(*begun: str, ending: str = "", given: Path | None = None) -> AbstractContextManager[Path]:
@@ -143,8 +140,7 @@ def test_a_run_takes_the_folder_that_holds_it(tmp_path: Path, monkeypatch: pytes
     first, second, third, fourth = (f"digits-ViT-16x1x1-2{end}" for end in ("", "-2", "-3", "-4"))
     with claimed() as folder:
         assert folder == Path("runs") / first
-        with pytest.raises(VitkitError, match="Another process is at work"), claimed(first, given=folder):
-            pass
+        refused("Another process is at work", enter, claimed(first, given=folder))
     fill(second, third)  # the first is empty: its run was refused, say
     with claimed(second, third) as folder:
         assert folder.name == second
@@ -191,8 +187,7 @@ def test_a_folder_with_links_out_is_not_written_to_and_no_evaluation_is_lost(tmp
     given.mkdir()
     for name in ("checkpoints", "evaluation", "metrics.jsonl", "rate-0.01"):
         (given / name).symlink_to(mine)
-        with pytest.raises(VitkitError, match=f"{name} is a link that leads out"), lock_folder(given):
-            pass
+        refused(f"{name} is a link that leads out", enter, lock_folder(given))
         refused(f"{name} is a link that leads out", write_evaluation, given, "test", None, None)
         (given / name).unlink()
     (given / "config.json").write_text('{"run": {}}')
@@ -235,8 +230,9 @@ def test_states_of_images_that_are_none_are_refused(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.touch()
     data = open_data(str(tmp_path), Splits(0, 0))
+    given = (tmp_path, data, "", "time", SILENT)
     for _ in range(2):
-        require_same_images(tmp_path, data, "", "time", SILENT)
+        require_same_images(*given)
     record = json.loads((tmp_path / "data.json").read_text())
     for content in (
         b"",
@@ -248,8 +244,7 @@ def test_states_of_images_that_are_none_are_refused(tmp_path: Path) -> None:
         (tmp_path / "image-files.npy").write_bytes(content)
         record["image_files"] = hashlib.sha256(content).hexdigest()
         (tmp_path / "data.json").write_text(json.dumps(record))
-        with pytest.raises(VitkitError, match=r"image-files\.npy.*is missing or damaged"):
-            require_same_images(tmp_path, data, "", "time", SILENT)
+        refused(r"image-files\.npy.*is missing or damaged", require_same_images, *given)
 
 
 def test_a_path_is_one_kind_of_thing(tmp_path: Path) -> None:
@@ -347,10 +342,8 @@ COMMANDS = (
 )
 
 
-def test_a_file_is_no_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("in_an_empty_folder")
+def test_a_file_is_no_folder(cli: Cli) -> None:
     Path("afile").write_text("mine")
     messages = {
         "afile": "afile is a file: --out names a folder.",
@@ -358,42 +351,24 @@ def test_a_file_is_no_folder(
     }
     for arguments in COMMANDS:
         for out, message in messages.items():
-            assert run([*arguments, "--out", out]) == 1
-            error = capsys.readouterr().err
+            error = cli([*arguments, "--out", out], 1).err
             assert message in error and "Not a directory" not in error and "is kept" not in error
     assert Path("afile").read_text() == "mine" and [*map(str, Path().iterdir())] == ["afile"]
 
 
-def test_a_file_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_no_run(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "model.safetensors").touch()
     for arguments in (["train", "--resume"], ["report"]):
         for given in (f"{tmp_path}/model.safetensors", f"{tmp_path}/model.safetensors/below"):
-            assert run([*arguments, given]) == 1
             said = f"{given} is a file, or would be in one: expected the folder of a run"
-            assert said in capsys.readouterr().err
+            assert said in cli([*arguments, given], 1).err
 
 
 def test_a_place_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused("No folder can be made at /dev/null/x", make_folder, Path("/dev/null/x"))
     monkeypatch.setattr(os, "access", lambda place, mode: False)  # as of a user who may not
     refused(r"This user may not write to .*, and so not to", require_folder, tmp_path / "a" / "b")
-    with pytest.raises(VitkitError, match="This user may not write to"), beside(tmp_path / "out"):
-        pass
-
-
-def test_what_was_finished_is_promised_only_where_work_was_under_way(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number, promised in ((30, False), (28, True)):  # read-only file system; disk full
-
-        def fail(*_: object, number: int = number) -> None:
-            raise OSError(number, os.strerror(number), str(tmp_path))
-
-        monkeypatch.setattr("vitkit.cli.verbs.STARTS.main", fail)
-        assert run(["starts"]) == 1
-        error = capsys.readouterr().err
-        assert ("What was finished before is kept" in error) == promised
-        assert "run the same command again" in error
+    refused("This user may not write to", enter, beside(tmp_path / "out"))
 
 
 def leftover(name: str) -> Path:

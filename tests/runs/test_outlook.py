@@ -2,18 +2,20 @@
 
 import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 import vitkit
+from tests.helpers.cli import Cli
+from tests.helpers.photos import saved
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
 from vitkit.data.config import Loading, Preprocessing, Splits
 from vitkit.data.sources import ImageData, keep_in_memory, open_data
-from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.jobs import train_run as training
 from vitkit.jobs.finetune import finetune
@@ -40,8 +42,6 @@ from vitkit.runs.plan import (
 )
 from vitkit.runs.series_record import read_series
 from vitkit.training.config import OptimizerConfig, Sharding, TrainingConfig
-from vitkit.weights.create import create_model
-from vitkit.weights.loading import save_model
 from vitkit.world import World
 
 
@@ -128,20 +128,18 @@ def test_weights_are_divided_where_replicas_do_not_fit(
     assert parameters(config) * bytes_per_weight(run.optimizer) == pytest.approx(1.5e8, rel=0.05)
     assert choose_sharding(config, run, cpu, world) == expected
     if given == "auto":  # Muon's update needs whole matrices
-        assert choose_sharding(
-            config, replace(run, optimizer=OptimizerConfig(optimizer="muon")), cpu, world
-        ) == ("replicas")
+        run = replace(run, optimizer=OptimizerConfig(optimizer="muon"))
+        assert choose_sharding(config, run, cpu, world) == "replicas"
 
 
 def test_memory_is_counted_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlook, "available_memory", lambda: 2 * 10**8)
-    config, cpu = model_config("ViT-384x4x6/16", 10, 64), torch.device("cpu")
+    config, cpu, two = model_config("ViT-384x4x6/16", 10, 64), torch.device("cpu"), World(0, 2, 0, 2)
     run = Run(model="ViT-384x4x6/16", optimizer=OptimizerConfig(polyak=0.99))
     replicas = replace(run, training=TrainingConfig(sharding="replicas"))
     require_memory(config, replicas, cpu)
-    require_memory(config, run, cpu, World(0, 2, 0, 2))
-    with pytest.raises(VitkitError, match=r"for each of 2 processes, and 100\.0 MB are free"):
-        require_memory(config, replicas, cpu, World(0, 2, 0, 2))
+    require_memory(config, run, cpu, two)
+    refused(r"for each of 2 processes, and 100\.0 MB are free", require_memory, config, replicas, cpu, two)
 
 
 # Parts of a run that several processes build alike
@@ -216,8 +214,7 @@ def test_the_steps_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     training.train_run(SMALL, tmp_path / "run")
     assert (tmp_path / "run/model.safetensors").read_bytes() == weights
     longer = replace(SMALL, training=replace(SMALL.training, minutes=0.2))
-    with pytest.raises(VitkitError, match=r"(?s)another run:\n  minutes 0.1 -> 0.2\n.*To train it for"):
-        training.train_run(longer, tmp_path / "run")
+    refused(r"another run:\n  minutes 0.1 -> 0.2\n.*To train", training.train_run, longer, tmp_path / "run")
 
 
 @pytest.mark.parametrize("measure_pixels", [False, True])
@@ -236,19 +233,18 @@ def test_a_run_without_a_folder_is_found_again(
 
 
 def test_the_command_keeps_what_is_given_and_refuses_two_lengths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     set_pace(monkeypatch, 1.0)
     out = str(tmp_path / "run")
-    assert command(["train", *OPTIONS, "--out", out, "--warmup-steps", "3"]) == 0
+    said = cli(["train", *OPTIONS, "--out", out, "--warmup-steps", "3"]).text
+    assert "0.1 minutes are 6 steps of 1 s" in said
     made = kind_of(tmp_path / "run").run()
     assert (made.training.steps, made.training.minutes, made.optimizer.warmup_steps) == (6, 0.1, 3)
-    said = capsys.readouterr().out
-    assert "0.1 minutes are 6 steps of 1 s" in " ".join(said.split())
     assert command(["train", "--resume", out]) == 0
     for other in (["--steps", "5"], ["--epochs=2"]):
-        assert command(["train", *OPTIONS, *other, "--out", out]) == 1
-        assert "--minutes chooses the number of steps: give it without --" in capsys.readouterr().err
+        said = cli(["train", *OPTIONS, *other, "--out", out], 1).err
+        assert "--minutes chooses the number of steps: give it without --" in said
 
 
 def test_the_runs_of_a_series_have_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,10 +253,8 @@ def test_the_runs_of_a_series_have_the_same_steps(tmp_path: Path, monkeypatch: p
     assert command(arguments) == 0
     set_pace(monkeypatch, 0.1)
     assert command(arguments) == 0
-    series = read_series(tmp_path / "runs")
-    assert {kind_of(tmp_path / "runs" / member.folder).run().training.steps for member in series.members} == {
-        4
-    }
+    folders = [tmp_path / "runs" / member.folder for member in read_series(tmp_path / "runs").members]
+    assert [kind_of(folder).run().training.steps for folder in folders] == [4, 4]
 
 
 def test_few_shot_accuracy_on_the_way_is_said_not_to_be_counted(
@@ -278,21 +272,14 @@ def test_what_takes_too_long_or_does_not_fit_into_memory_is_refused_before_it_is
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_pace(monkeypatch, 7.0)
-    with pytest.raises(VitkitError, match=r"A single step takes 7 s here, longer than 0.1 minutes"):
-        training.train_run(SMALL, tmp_path / "run")
+    refused("step takes 7 s here, longer than 0.1 minutes", training.train_run, SMALL, tmp_path / "run")
     monkeypatch.setattr(plan, "available_memory", lambda: 1000)
     monkeypatch.setattr(plan, "measure_pace", lambda *_: pytest.fail("the model was built"))
     refused("does not fit into memory", training.train_run, SMALL, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_number_of_threads_that_cannot_be_is_refused_before_it_is_set(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_model(create_model("ViT-16x1x2/4", num_classes=3, image_size=8), tmp_path / "start")
+def test_a_number_of_threads_that_cannot_be_is_refused_before_it_is_set(tmp_path: Path) -> None:
+    tune = partial(finetune, saved("ViT-16x1x2/4", 3, tmp_path / "start", size=8), "digits", minutes=0.1)
     for number in (0, -1, 4097):
-        with pytest.raises(VitkitError, match="threads is from 1 to 4,096, found"):
-            finetune(str(tmp_path / "start"), "digits", tmp_path / "run", minutes=0.1, threads=number)
-    for arguments in (["advise", "digits"], ["train", *OPTIONS]):
-        assert command([*arguments, "--threads", "0"]) == 1
-        assert "threads is from 1 to 4,096, found 0" in capsys.readouterr().err
+        refused("threads is from 1 to 4,096, found", tune, tmp_path / "run", threads=number)

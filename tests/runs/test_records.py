@@ -12,6 +12,8 @@ import pytest
 
 import vitkit
 from tests.faults.small_runs import image_folder
+from tests.helpers.cli import Cli
+from tests.helpers.damage import as_a_huge_file
 from tests.helpers.refusals import refused
 from tests.helpers.small_digits import small_run
 from vitkit.cli.main import run
@@ -56,8 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(trained: Path, tmp_path: Path) -> Path:
-    shutil.copytree(trained, tmp_path / "run")
-    return tmp_path / "run"
+    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 def lines(*written: Any) -> bytes:
@@ -134,11 +135,6 @@ def test_a_speed_log_that_was_cut_short_loses_no_line_after_it(tmp_path: Path) -
     assert "1 line of 3" in read_log(tmp_path / "speed.jsonl").left_out
 
 
-def as_a_huge_file(path: Path) -> None:
-    path.touch()
-    os.truncate(path, 40 << 30)
-
-
 def test_a_log_that_is_no_file_is_left_out(tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
     for make in (os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"), as_a_huge_file):
@@ -148,14 +144,11 @@ def test_a_log_that_is_no_file_is_left_out(tmp_path: Path) -> None:
         log.rmdir() if log.is_dir() else log.unlink()
 
 
-def test_what_is_left_out_is_said_on_the_screen_and_the_page(
-    copied: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_left_out_is_said_on_the_screen_and_the_page(copied: Path, cli: Cli) -> None:
     for name in ("metrics.jsonl", "speed.jsonl"):
         with (copied / name).open("ab") as file:
             file.write(lines(b"\xff" * 20, {"kind": "train"}))
-    assert run(["report", str(copied)]) == 0
-    page, screen = (copied / "report.html").read_text(), " ".join(capsys.readouterr().err.split())
+    screen, page = cli(["report", str(copied)]).text, (copied / "report.html").read_text()
     for name in ("metrics.jsonl", "speed.jsonl"):
         assert f"{name}: 2 lines of" in page and f"{name}: 2 lines of" in screen
 
@@ -204,7 +197,7 @@ def test_numbers_stand_only_beside_the_predictions_that_they_are_counted_from(co
 
 
 def test_a_report_has_no_pictures_of_other_images_and_none_without_a_record_of_the_data(
-    copied: Path, capsys: pytest.CaptureFixture[str]
+    copied: Path, cli: Cli
 ) -> None:
     path = copied / "evaluation" / "test.ids.npy"
     whole = path.read_bytes()
@@ -212,28 +205,25 @@ def test_a_report_has_no_pictures_of_other_images_and_none_without_a_record_of_t
     refused(r"predictions of test in .*: expected ids of the \d+ images", write_report, copied)
     path.write_bytes(whole)
     set_field(copied / "model.json", "data", value=None)
-    assert run(["report", str(copied)]) == 0
-    assert "Without pictures of images: The model does not say which data" in capsys.readouterr().err
+    said = "Without pictures of images: The model does not say which data"
+    assert said in cli(["report", str(copied)]).err
     before = (copied / "report.html").read_bytes()
     (copied / "model.json").write_text("[3]")
-    assert run(["report", str(copied)]) == 1
-    assert "is no JSON object" in capsys.readouterr().err
+    assert "is no JSON object" in cli(["report", str(copied)], 1).err
     assert (copied / "report.html").read_bytes() == before
 
 
 # A sigmoid model from its training to its pages
 
 
-def test_a_sigmoid_run_is_scored_as_it_was_trained(
-    trained: Path, copied: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sigmoid_run_is_scored_as_it_was_trained(trained: Path, copied: Path, cli: Cli) -> None:
     metrics = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in metrics if line["kind"] == "validation"][-1]
     validation = json.loads((trained / "evaluation" / "val.json").read_text())
     assert validation["loss_function"] == "sigmoid"
     assert last["loss"] > 1.1  # two classes: softmax near 0.69, two binary cross entropies near 1.39
-    assert run(["evaluate", str(copied), "--json"]) == 0
-    evaluation = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
+    printed = cli(["evaluate", str(copied), "--json"]).out
+    evaluation = json.loads(printed, parse_constant=lambda name: pytest.fail(name))
     assert evaluation["loss_function"] == "sigmoid"
 
 

@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -49,18 +50,9 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
-    vitkit.train(
-        data=str(photos),
-        out=out,
-        model="ViT-16x2x2/4",
-        image_size=16,
-        batch_size=8,
-        epochs=6,
-        splits_test_fraction=0.5,
-        splits_val_fraction=0.1,
-        quiet=True,
-    )
-    return out
+    options: dict[str, Any] = {"model": "ViT-16x2x2/4", "image_size": 16, "batch_size": 8, "epochs": 6}
+    options |= {"splits_test_fraction": 0.5, "splits_val_fraction": 0.1, "quiet": True}
+    return vitkit.train(str(photos), out, **options)
 
 
 def test_a_run_counts_on_held_out_images_what_is_strange(trained: Path) -> None:
@@ -117,10 +109,8 @@ def test_images_of_something_else_are_measured(trained: Path, others: Path, cli:
     assert measured.others is not None
     assert (measured.others.images, measured.others.share) == (6, 0.02)
     assert measured.others.refused + len(measured.accepted) == 6
-    out = cli(["evaluate", str(trained), "--others", str(others)]).out
-    assert f"of 6 images in {others.name} as none of the classes (1 file could not be read)." in " ".join(
-        out.split()
-    )
+    said = cli(["evaluate", str(trained), "--others", str(others)]).text
+    assert f"of 6 images in {others.name} as none of the classes (1 file could not be read)." in said
     assert "None of these" in (trained / "evaluation" / "others" / f"{others.name}.html").read_text()
     shown = json.loads(cli(["evaluate", str(trained), "--others", str(others), "--json"]).out)
     assert shown["others"]["images"] == 6
@@ -183,12 +173,8 @@ def test_a_model_without_held_out_images_refuses_nothing(photos: Path, tmp_path:
     assert read_refusal(tmp_path / "run") is None
     answer = vitkit.Predictor(tmp_path / "run")(photos / "sky" / "3.png")
     assert (answer.refused, answer.typicality) == (False, None)
-    refused(
-        "has not learned which images .* where 10 images or more",
-        vitkit.Predictor,
-        tmp_path / "run",
-        refuse=0.02,
-    )
+    said = "has not learned which images .* where 10 images or more"
+    refused(said, vitkit.Predictor, tmp_path / "run", refuse=0.02)
     few = ["--splits.test-fraction", "0.05", "--splits.val-fraction", "0"]
     heard = cli(["train", "--data", str(photos), "--out", str(tmp_path / "few"), *TINY, *few]).err
     assert "that takes 10 test images" in heard

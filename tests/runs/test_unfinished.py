@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import vitkit
+from tests.helpers.cli import Cli
 from tests.helpers.command_runs import command
 from tests.helpers.photos import noise_images
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
-from tests.training.small_run import contents
+from tests.training.small_run import contents, flip
 from vitkit.cli.main import run
 from vitkit.runs import start as unfinished
 from vitkit.runs.folder import kind_of
@@ -46,16 +47,13 @@ def test_the_best_committed_weights_are_used_and_named(
     assert contents(stopped) == before
 
 
-def test_every_verb_works_on_it(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(stopped, folder)
+def test_every_verb_works_on_it(stopped: Path, tmp_path: Path, cli: Cli) -> None:
+    folder = Path(shutil.copytree(stopped, tmp_path / "run"))
     before = contents(folder)
     image = tmp_path / "seven.pgm"
     image.write_bytes(b"P5 8 8 255\n" + bytes(64))
     for verb in (["evaluate", str(folder)], ["predict", str(folder), str(image)], ["report", str(folder)]):
-        assert run(verb) == 0
-        shown = capsys.readouterr()
-        assert "this run has not finished" in (shown.err + shown.out).lower().replace("\n", " ")
+        assert "this run has not finished" in cli(verb).text.lower()
     assert run(["inspect", str(folder), "--out", str(tmp_path / "pictures")]) == 0
     after = contents(folder)
     assert after.pop("report.html") and after == before
@@ -63,12 +61,9 @@ def test_every_verb_works_on_it(stopped: Path, tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_damaged_checkpoint_is_passed_over(stopped: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(stopped, folder)
+    folder = Path(shutil.copytree(stopped, tmp_path / "run"))
     first = unfinished.read_snapshot(kind_of(folder))
-    content = bytearray(first.file.read_bytes())
-    content[-1] ^= 1
-    first.file.write_bytes(content)
+    flip(first.file)
     assert unfinished.read_snapshot(kind_of(folder)).step != first.step
     shutil.rmtree(first.file.parent)
     for path in folder.glob("checkpoints/step-*/state.json"):
@@ -79,8 +74,7 @@ def test_a_damaged_checkpoint_is_passed_over(stopped: Path, tmp_path: Path) -> N
 def test_a_checkpoint_that_is_removed_meanwhile_is_no_error(
     stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(stopped, folder)
+    folder = Path(shutil.copytree(stopped, tmp_path / "run"))
     removed: list[Path] = []
 
     def remove_once(checkpoint: Path) -> dict[str, torch.Tensor]:
@@ -95,8 +89,7 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_no_error(
 
 
 def test_a_run_without_a_checkpoint_is_refused_in_words(stopped: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(stopped, folder, ignore=shutil.ignore_patterns("checkpoints"))
+    folder = shutil.copytree(stopped, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
     for use in (vitkit.load_model, vitkit.evaluate, vitkit.Predictor, vitkit.write_report):
         refused("has no checkpoint yet", use, folder)
 
@@ -104,9 +97,7 @@ def test_a_run_without_a_checkpoint_is_refused_in_words(stopped: Path, tmp_path:
 # What of a trained model's images another command may use
 
 
-def test_test_images_are_told_from_training_images_or_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_test_images_are_told_from_training_images_or_refused(tmp_path: Path, cli: Cli) -> None:
     """An image that is added changes how the others are cut: what was trained on would be tested."""
     root, out = noise_images(tmp_path / "data"), str(tmp_path / "run")
     options = ["--model", "ViT-8x1x1/8", "--image-size", "16", "--batch-size", "8", "--warmup-steps", "0"]
@@ -115,8 +106,7 @@ def test_test_images_are_told_from_training_images_or_refused(
     assert len(open_model_data(model).splits["test"]) == 5
     new = (root / "a" / "00.png").rename(root / "a" / "new.png")
     for again in ([], ["--data", str(root)]):
-        assert run(["evaluate", out, *again]) == 1
-        shown = " ".join(capsys.readouterr().err.split())
+        shown = cli(["evaluate", out, *again], 1).text
         assert "have changed since the model was trained" in shown and "give other images" in shown
     refused("unclear which are test images", open_model_data, model, str(root))
     new.rename(root / "a" / "00.png")

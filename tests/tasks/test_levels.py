@@ -2,7 +2,7 @@
 
 from vitkit.evaluation.levels import GroupScore, LevelScore, LevelScores
 from vitkit.result import Table
-from vitkit.tasks.answering import level_section, level_table
+from vitkit.tasks.answering import level_section
 
 SCORES = LevelScores(
     thresholds=(0.5, None),
@@ -24,18 +24,14 @@ def texts(table: Table) -> list[list[str]]:
     return [list(table.headings), *rows]
 
 
-def test_the_table_of_levels_has_a_row_for_each() -> None:
-    headings, first, second = texts(level_table(SCORES, 200))
+def test_the_section_has_a_row_for_each_level_and_the_tree_and_says_how_it_was_measured() -> None:
+    levels, caption, tree, _ = level_section(SCORES, 200, "200 test images").blocks
+    assert isinstance(levels, Table) and isinstance(tree, Table)
+    headings, first, second = texts(levels)
     assert headings[2:] == ["accuracy", "sure above", "named", "named rightly", "end here", "rightly"]
     assert first[:5] == ["1", "2", "95.0% (91.0% to 97.6%)", "50.0%", "90.0%"]
     assert first[5:] == ["97.8% (94.4% to 99.4%)", "40.0%", "96.2%"]
     assert second == ["2", "4", "75.0% (68.4% to 80.8%)", "–", "0.0%", "–", "0.0%", "–"]
-
-
-def test_the_section_shows_the_tree_and_says_how_it_was_measured() -> None:
-    section = level_section(SCORES, 200, "200 test images")
-    levels, caption, tree, _ = section.blocks
-    assert isinstance(levels, Table) and isinstance(tree, Table)
     assert texts(tree) == [
         ["class", "images", "accuracy", "named", "named rightly"],
         ["birds", "150", "96.7%", "93.3%", "98.6%"],

@@ -316,22 +316,13 @@ def test_each_evaluator_measures_at_its_own_interval_and_after_the_last_step(tmp
     assert train[1]["epoch"] == pytest.approx(6 * 8 / 40)
     assert {"loss", "accuracy", "grad_norm", "learning_rate"} <= train[0].keys()
     others = [line for line in lines if line["kind"] == "evaluation"]
-    assert [(line["evaluator"], line["step"]) for line in others] == [
-        ("drift", 5),
-        ("drift", 10),
-        ("drift", 12),
-    ]
+    evaluated = [(line["evaluator"], line["step"]) for line in others]
+    assert evaluated == [("drift", 5), ("drift", 10), ("drift", 12)]
     assert others[0].keys() == {"kind", "evaluator", "step", "epoch", "distance"}
-    assert [sorted(report.measured) for report in reports if report.measured] == [
-        ["validation"],
-        ["drift"],
-        ["validation"],
-        ["drift"],
-        ["drift", "validation"],
-    ]
-    assert trainer.state.progress.best_value == max(
-        line["accuracy"] for line in lines if line["kind"] == "validation"
-    )
+    measured = [sorted(report.measured) for report in reports if report.measured]
+    assert measured == [["validation"], ["drift"], ["validation"], ["drift"], ["drift", "validation"]]
+    accuracies = [line["accuracy"] for line in lines if line["kind"] == "validation"]
+    assert trainer.state.progress.best_value == max(accuracies)
 
 
 def test_without_a_monitor_nothing_is_best(tmp_path: Path) -> None:

@@ -298,9 +298,8 @@ def test_few_shot_accuracy_is_logged_while_a_model_is_trained(data: str, tmp_pat
     measured = [line for line in lines if line.get("evaluator") == "fewshot"]
     assert [line["step"] for line in measured] == [3, 6]
     assert all({"ridge_2_shots", "ridge_4_shots"} <= line.keys() for line in measured)
-    assert [line for line in lines if line not in measured] == [
-        json.loads(line) for line in (alone / "metrics.jsonl").read_text().splitlines()
-    ]
+    others = list(map(json.loads, (alone / "metrics.jsonl").read_text().splitlines()))
+    assert [line for line in lines if line not in measured] == others
     assert any("4 shots" in detail for _, _, detail in hearing.milestones)
     page = (followed / "report.html").read_text()
     assert "Few-shot accuracy while it was trained" in page and "; at step 6: 2 shots" in page

@@ -1,7 +1,6 @@
 """Figures and tables: all of the paper's are there, with its numbers, and every run can be trained."""
 
 from collections.abc import Sequence
-from math import nan
 from pathlib import Path
 from typing import Any, get_args
 
@@ -82,14 +81,8 @@ def test_all_other_arms_have_the_same_steps_and_muon_and_sgd_sweeps_of_their_own
 
 def test_a_base_that_is_no_plain_vit_is_refused(tmp_path: Path) -> None:
     for model in ("BiT-R1-1x0.5", "R50+ViT-B/16", "ViT-64x4x4/4-gap"):
-        refused(
-            "The base of a study is a plain ViT|No model is named",
-            base_of,
-            vitkit.Run(data="digits", model=model),
-            10,
-            100,
-            tmp_path,
-        )
+        run = vitkit.Run(data="digits", model=model)
+        refused("The base of a study is a plain ViT|No model is named", base_of, run, 10, 100, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -105,25 +98,6 @@ def test_a_base_that_is_no_plain_vit_is_refused(tmp_path: Path) -> None:
 def test_what_lacks_is_named(name: ItemName, options: dict[str, Any], message: str, tmp_path: Path) -> None:
     refused(message, reproduce, name, out=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("table", "row", "numbers"),
-    [
-        ("table2", "ImageNet", (88.55, 87.76, 85.30, 87.54, 88.4)),
-        ("table2", "VTAB (19 tasks)", (77.63, 76.28, 72.72, 76.29, nan)),
-        ("table5", "ImageNet-21k, CIFAR-100", (91.67, 91.97, 93.44, 93.04, 93.82)),
-        ("table5", "JFT-300M, Pets", (95.80, 93.40, 97.11, 95.83, 97.56)),
-        ("table6", "ViT-B/32, 7", (80.73, 86.27, 98.61, 90.49, 93.40, 99.27, 55)),
-        ("table6", "BiT-R152x2, 14", (85.56, 89.89, 99.24, 91.92, 95.75, 98.75, 1126)),
-        ("table6", "R50+ViT-L/16, 14", (87.12, 89.76, 99.31, 93.89, 97.36, 99.11, 1668)),
-        ("table7", "average", (89.33, 88.79, 94.01, 93.72)),
-        ("table8", "none", (0.61382, nan, nan)),
-        ("table8", "1-D", (0.64206, 0.63964, 0.64292)),
-    ],
-)
-def test_rows_of_the_papers_tables(table: str, row: str, numbers: tuple[float, ...]) -> None:
-    assert TABLES[table].rows[row] == pytest.approx(numbers, rel=0, nan_ok=True)
 
 
 def test_every_row_has_a_number_for_each_heading() -> None:

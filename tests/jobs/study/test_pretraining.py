@@ -1,8 +1,7 @@
 """Did the unlabelled images help: equal fine-tuning with and without, draw by draw, killed and continued."""
 
-import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.faults.studies import measure_paces
 from tests.helpers.cli import Cli
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
@@ -33,12 +33,8 @@ def line(out: Path, *more: str) -> list[str]:
 @pytest.fixture(autouse=True, scope="module")
 def paced() -> Iterator[None]:
     """Have every step take as long: else a clock decides the length of the longer arm."""
-
-    def measure(runs: Mapping[str, Run], *_: Any) -> dict[str, Pace]:
-        return dict.fromkeys(runs, Pace(0.01, 0.1))
-
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(engine, "measure_paces", measure)
+        patched.setattr(engine, "measure_paces", measure_paces)
         yield
 
 
@@ -86,16 +82,18 @@ def test_the_arms_share_seeds_labels_and_test_images_draw_by_draw(finished: Path
 def test_a_killed_study_goes_on_to_the_same_bits(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    launch, calls, folder = Trainer.launch, itertools.count(1), tmp_path / "killed"
+    """Though its folder, in which an arm begins from another one, was moved."""
+    launch = Trainer.launch
 
     def killed(self: Trainer, *arguments: Any) -> Any:
-        if next(calls) == 9:  # in the first arm that is tuned
+        if self.run.parts[-2:] == ("with", "seed-1"):
             raise KeyError("killed")
         return launch(self, *arguments)
 
-    monkeypatch.setattr(Trainer, "launch", killed)
-    with pytest.raises(KeyError):
-        run(line(folder, "--pretrainings", "1"))
+    with monkeypatch.context() as patched, pytest.raises(KeyError):
+        patched.setattr(Trainer, "launch", killed)
+        run(line(tmp_path / "killed", "--pretrainings", "1"))
+    folder = (tmp_path / "killed").rename(tmp_path / "moved")
     assert run(line(folder)) == 0  # the number of pre-trainings is the one that it began with
     weights = sorted(path.relative_to(finished) for path in finished.glob("*/*/model.safetensors"))
     assert len(weights) == 7
@@ -103,7 +101,7 @@ def test_a_killed_study_goes_on_to_the_same_bits(
         assert (folder / path).read_bytes() == (finished / path).read_bytes(), path
     answers = [
         [said for said in cli(line(study)).out.splitlines() if "than" in said]
-        for study in (folder.rename(tmp_path / "moved"), finished)  # nothing is left to do, wherever it is
+        for study in (folder.rename(tmp_path / "again"), finished)  # nothing is left to do, wherever it is
     ]
     assert answers[0] == answers[1] and len(answers[0]) == 3
 
