@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from tests.faults.small_runs import image_folder
 from tests.golden.masks import MASKS
 from tests.golden.screen import screen
-from tests.helpers.photos import saved
+from tests.helpers.photos import image_folder, saved
 from tests.vtab_layout import small_task
 from vitkit.cli.help import VERBS
 from vitkit.cli.main import run
@@ -143,8 +142,8 @@ def test_what_comes_next_is_a_command_as_it_would_be_typed() -> None:
     commands = (here.parents[2] / "docs/commands.md").read_text()
     for path in (here.parent / "__snapshots__" / here.stem).glob("*.txt"):
         for line in re.findall(r"^(?:Next:|     ) vitkit (.*)$", path.read_text(), re.MULTILINE):
-            verb, *words = shlex.split(line.partition("   (")[0])
-            options = [word for word in words if word.startswith("--")]
+            verb, *arguments = shlex.split(line.partition("   (")[0])
+            options = [word for word in arguments if word.startswith("--")]
             assert verb in VERBS and all(f"`{option}" in commands for option in options), line
             count += 1
     assert count > 20
