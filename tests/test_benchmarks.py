@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from benchmarks import contestants, gpu, peers, transfer
+from benchmarks import contestants, gpu, peers
 from benchmarks.contestants import installed_peers, peer_contestants
-from benchmarks.transfer import CASES, Cell, drawn, summary
+from benchmarks.transfer import CASES, drawn, summary
 from benchmarks.utilisation import count_executed, products
 
 from tests.helpers.refusals import refused
@@ -103,7 +103,7 @@ def test_everything_that_is_asked_of_a_gpu_runs_on_a_processor_too(
     assert len(loop["losses"]) == loop["steps"] == 6 and not loop["watched_for_waits"]
 
 
-# The table of transfer in small, whose cells take minutes: what it draws, measures, keeps and prints
+# The table of transfer in small, whose cells take minutes: what it draws and prints
 
 
 def test_the_same_test_images_for_every_draw_and_none_of_them_is_drawn(tmp_path: Path) -> None:
@@ -114,29 +114,6 @@ def test_the_same_test_images_for_every_draw_and_none_of_them_is_drawn(tmp_path:
     assert all(sorted(train["label"].to_pylist()) == sorted([*range(10)] * 5) for train in trains)
     tested = {row["bytes"] for row in tests[0]["image"].to_pylist()}
     assert not any(row["bytes"] in tested for row in trains[0]["image"].to_pylist())
-
-
-def test_what_is_there_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither after a kill, which may leave half a line."""
-    measured: list[Cell] = []
-
-    def pretend(cell: Cell, *_: Any) -> dict[str, Any]:
-        measured.append(cell)
-        return {"accuracy": 0.5, "steps": 7}
-
-    monkeypatch.setattr(transfer, "measure", pretend)
-    monkeypatch.setattr(transfer, "make_start", lambda *_: tmp_path)
-    command = ["transfer", "--data", "nowhere", "--out", str(tmp_path), "--seeds", "1", "--cases", "digits"]
-    monkeypatch.setattr("sys.argv", command)
-    transfer.main()
-    assert len(measured) == len({*measured}) == 8  # four methods, two numbers of images
-    transfer.main()
-    assert len(measured) == 8
-    lines = tmp_path / "cells.jsonl"
-    lines.write_text(lines.read_text()[:-20])
-    transfer.main()
-    transfer.main()
-    assert measured[8:] == [measured[7]]
 
 
 def test_numbers_come_with_students_interval() -> None:

@@ -121,25 +121,25 @@ class Holder:
     training: OptimizerConfig
 
 
-@pytest.mark.parametrize(
-    ("kind", "data", "message"),
-    [
-        (Outer, {"rat": 1.0}, "x: unknown key 'rat'. Did you mean 'rate'"),
-        (Outer, {}, "'rate' of Outer is missing"),
-        (Outer, {"rate": 1, "steps": True}, "steps: expected int"),
-        (Outer, {"rate": 1, "flag": 1}, "flag: expected bool"),
-        (Outer, {"rate": 1, "area": [1.0]}, "area: expected"),
-        (Outer, {"rate": 1, "inner": {"kind": "c"}}, "x: inner: kind: expected one of 'a', 'b', found 'c'"),
-        (Outer, {"rate": 1, "inner": 3}, "expected an object"),
-        (Finite, {"sums": 3}, "x: sums: expected an object, found 3"),
-        (Finite, {"sums": {"loss": "low"}}, "x: sums: 'loss': expected float, found 'low'"),
-        (Finite, {"rate": 10**400}, "x: rate: the number .* is too large"),
-        (Finite, {"count": 2**63}, "x: count: the number 9223372036854775808 is too large"),
-        (Finite, {"share": 1.5}, r"x: share: expected a fraction from 0 to 1, found 1\.5"),
-        (Finite, {"rate": "y" * 1000}, "x: rate: expected float, found '.{,90}$"),
-        (Finite, [[[[[[[[[[[]]]]]]]]]]], "expected an object"),
-        (Holder, {"training": {"learning_rate": 1e39}}, "x: training: learning_rate: expected a finite"),
-    ],
-)
+ERRORS = [
+    (Outer, {"rat": 1.0}, "x: unknown key 'rat'. Did you mean 'rate'"),
+    (Outer, {}, "'rate' of Outer is missing"),
+    (Outer, {"rate": 1, "steps": True}, "steps: expected int"),
+    (Outer, {"rate": 1, "flag": 1}, "flag: expected bool"),
+    (Outer, {"rate": 1, "area": [1.0]}, "area: expected"),
+    (Outer, {"rate": 1, "inner": {"kind": "c"}}, "x: inner: kind: expected one of 'a', 'b', found 'c'"),
+    (Outer, {"rate": 1, "inner": 3}, "expected an object"),
+    (Finite, {"sums": 3}, "x: sums: expected an object, found 3"),
+    (Finite, {"sums": {"loss": "low"}}, "x: sums: 'loss': expected float, found 'low'"),
+    (Finite, {"rate": 10**400}, "x: rate: the number .* is too large"),
+    (Finite, {"count": 2**63}, "x: count: the number 9223372036854775808 is too large"),
+    (Finite, {"share": 1.5}, r"x: share: expected a fraction from 0 to 1, found 1\.5"),
+    (Finite, {"rate": "y" * 1000}, "x: rate: expected float, found '.{,90}$"),
+    (Finite, [[[[[[[[[[[]]]]]]]]]]], "expected an object"),
+    (Holder, {"training": {"learning_rate": 1e39}}, "x: training: learning_rate: expected a finite"),
+]
+
+
+@pytest.mark.parametrize(("kind", "data", "message"), ERRORS)
 def test_errors_name_place_and_remedy_in_a_line(kind: type, data: Any, message: str) -> None:
     refused(message, from_json, kind, data, "x")

@@ -3,6 +3,7 @@
 import pytest
 
 import vitkit
+from tests.helpers.refusals import refused
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError, in_shell
 
@@ -25,7 +26,6 @@ def test_options_are_parameters_outside_of_a_command(message: str, shown: str) -
 
 
 def test_the_same_mistake_in_python_and_in_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(VitkitError, match=r"^Which images\? Give data: digits"):
-        vitkit.train(model="ViT-Ti/16")
+    refused(r"^Which images\? Give data: digits", vitkit.train, model="ViT-Ti/16")
     assert run(["train", "--model", "ViT-Ti/16"]) == 1
     assert capsys.readouterr().err.startswith("vitkit: Which images? Give --data: digits")

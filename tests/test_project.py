@@ -33,10 +33,3 @@ def test_pages_for_contributors_name_commands_that_are_there() -> None:
         assert (ROOT / (path[0] or path[1])).exists(), path
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert {*re.findall(r"make (test|slow|demo)\b", text)} <= {*targets}
-
-
-def test_the_citation_has_the_licence_of_the_project() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    citation = (ROOT / "CITATION.cff").read_text()
-    assert f"license: {project['license']}\n" in citation and "title: vitkit\n" in citation
-    assert citation.count("family-names:") == 12  # the authors of the paper

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.small_runs import image_folder
 from tests.helpers.cli import Cli
-from tests.helpers.photos import saved
+from tests.helpers.photos import image_folder, saved
 from vitkit.cli.main import run
 from vitkit.jobs import finetune as default_start
 from vitkit.models.zoo import ModelConfig

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.small_runs import image_folder
 from tests.helpers.cli import Cli
-from tests.helpers.photos import saved
+from tests.helpers.photos import image_folder, saved
 from vitkit.cli.main import run
 
 pytestmark = pytest.mark.usefixtures("without_report")

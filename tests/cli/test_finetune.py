@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import vitkit
-from tests.faults.small_runs import image_folder
 from tests.helpers.cli import Cli
+from tests.helpers.photos import image_folder
 from vitkit.cli.main import run
 from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of

@@ -4,21 +4,18 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
 from tests.helpers.image_folders import WHOLE
+from tests.helpers.photos import noise_image
 from vitkit.data.check import BadFile, Copy, advise_on_start, check_data, suggest_recipe
 from vitkit.data.config import Loading
 from vitkit.data.sources import open_data
 
 
 def plant_noise(root: Path, folder: str, count: int, seed: int, size: tuple[int, int] = (40, 32)) -> None:
-    (root / folder).mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(seed)
     for number in range(count):
-        pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(root / folder / f"{number:03d}.png")
+        noise_image(root / folder / f"{number:03d}.png", 100 * seed + number, size)
 
 
 def test_data_without_fault(tmp_path: Path) -> None:

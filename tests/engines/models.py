@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from vitkit.models.novelty import Novelty
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.weights.model_card import ModelCard
 
+needs_onnxruntime = pytest.mark.skipif(
+    not all(map(find_spec, ("onnxruntime", "onnx", "onnxscript"))), reason="needs the extra onnxruntime"
+)
 SMALL = "ViT-32x2x4/8"
 NAMES = ("ant", "bee", "cow", "dog", "eel")
 

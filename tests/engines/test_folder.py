@@ -77,7 +77,7 @@ REFUSED: dict[str, list[tuple[Callable[[Any], None], bool, str]]] = {
         )
     ],
     r"engine\.json is not as vitkit export wrote it: its contents": [
-        (lambda data: data.update(precision="float32"), False, "engine.json"),
+        (lambda data: data.update(precision="float32"), False, "engine.json")
     ],
     r"written by vitkit 9\.9 in another format": [
         (version(other), False, "engine.json") for other in (0, 1, 2, 99, "3", None)
@@ -88,7 +88,7 @@ REFUSED: dict[str, list[tuple[Callable[[Any], None], bool, str]]] = {
         for name in ("/etc/passwd", "../model/model.json", "sub/graph.bin", "graph.onnx", "golden/../x")
     ],
     r"golden/01\.jpg, .*, which are names and no paths": [
-        (lambda data: data["files"].pop("golden/02.jpg"), True, "engine.json"),
+        (lambda data: data["files"].pop("golden/02.jpg"), True, "engine.json")
     ],
 }
 """Changes, whether the hashes are made to fit, and the file, by what is said of them."""

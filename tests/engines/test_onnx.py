@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +10,12 @@ import torch
 from PIL import Image
 
 import vitkit
-from tests.engines.models import drawn, small
+from tests.engines.models import drawn, needs_onnxruntime, small
 from vitkit.data.config import Preprocessing
 from vitkit.engines.graph import UnmergedMaxPool, write_onnx
 from vitkit.models.config import ResNetConfig
 from vitkit.models.resnet import ZeroPaddedMaxPool
 from vitkit.weights.model_card import card_of
-
-needs_onnxruntime = pytest.mark.skipif(
-    not all(map(find_spec, ("onnxruntime", "onnx", "onnxscript"))), reason="needs the extra onnxruntime"
-)
 
 
 @pytest.mark.parametrize("size", [(8, 8), (7, 7), (7, 8), (1, 2)])

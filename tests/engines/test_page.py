@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from PIL import Image
 
 import vitkit
-from tests.engines.models import drawn, novelty, small
+from tests.engines.models import drawn, needs_onnxruntime, novelty, small
 from tests.helpers.browsers import SOFTWARE_GPU, Browser, Name, find_browser
 from tests.helpers.refusals import refused
 from vitkit.data.config import DecodeRule, Preprocessing
@@ -30,9 +29,6 @@ from vitkit.models.vit import ViT
 from vitkit.models.zoo import model_config
 from vitkit.weights.model_card import ModelCard
 
-needs_onnxruntime = pytest.mark.skipif(
-    not all(map(find_spec, ("onnxruntime", "onnx", "onnxscript"))), reason="needs the extra onnxruntime"
-)
 browsers: list[Any] = [
     pytest.param(name, marks=pytest.mark.skipif(find_browser(name) is None, reason=f"needs {name}"))
     for name in ("chromium", "firefox")

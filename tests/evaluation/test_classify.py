@@ -11,12 +11,7 @@ from tests.evaluation.answers import Table, batches, names, predictions
 from tests.evaluation.reference import require_alike
 from tests.helpers.refusals import refused
 from vitkit.data.stream.loader import Batch
-from vitkit.evaluation.classify import (
-    CALIBRATION_BINS,
-    calibration_bins,
-    classification,
-    mark_repeats,
-)
+from vitkit.evaluation.classify import CALIBRATION_BINS, calibration_bins, classification, mark_repeats
 from vitkit.evaluation.predictions import Predictions, image_scores, likeliest, probabilities
 from vitkit.evaluation.run_model import evaluation_mode, predict
 from vitkit.evaluation.statistics import binomial_interval

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from safetensors.numpy import save
 
 import vitkit
+from tests.helpers.photos import noise_image
 from tests.helpers.refusals import refused
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.data.sources import ImageData, open_data
@@ -31,12 +31,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import model_config
 
 CPU = torch.device("cpu")
-SIZE = (8, 16)
-
-
-def _write(path: Path, seed: int, size: tuple[int, int] = (12, 20)) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3)).astype(np.uint8)).save(path)
+SIZE, STORED = (8, 16), (12, 20)
 
 
 @pytest.fixture
@@ -44,9 +39,9 @@ def data(tmp_path: Path) -> ImageData:
     """Ten images of two classes; `b/2.png` cannot be read, `b/3.png` is `a/0.png`."""
     for name in ("a", "b"):
         for number in range(5):
-            _write(tmp_path / "images" / name / f"{number}.png", number + 10 * (name == "b"))
+            noise_image(tmp_path / "images" / name / f"{number}.png", number + 10 * (name == "b"), STORED)
     (tmp_path / "images" / "b" / "2.png").write_bytes(b"no image")
-    _write(tmp_path / "images" / "b" / "3.png", 0)
+    noise_image(tmp_path / "images" / "b" / "3.png", 0, STORED)
     return open_data(str(tmp_path / "images"), Splits(0, 0))
 
 
@@ -123,7 +118,7 @@ def test_a_fingerprint_knows_weights_preprocessing_and_arithmetic_but_not_the_he
 def test_content_is_that_of_the_files(data: ImageData, tmp_path: Path) -> None:
     samples, every = data.splits["train"], np.arange(10)
     contents = [content_of(samples, rows) for rows in (every, every, every[::-1].copy(), every[:9])]
-    _write(tmp_path / "images" / "a" / "4.png", 77)
+    noise_image(tmp_path / "images" / "a" / "4.png", 77, STORED)
     contents.append(content_of(samples, every))
     (tmp_path / "images" / "a" / "4.png").unlink()
     contents.append(content_of(samples, every))
@@ -173,7 +168,7 @@ def test_what_was_kept_is_the_same_bits_and_what_is_damaged_is_computed_again(
     assert cached.get() == first and cached.times == 6
     cached.get("another model")
     assert cached.times == 7
-    _write(tmp_path / "images" / "a" / "1.png", 99)
+    noise_image(tmp_path / "images" / "a" / "1.png", 99, STORED)
     assert cached.get() != first and cached.times == 8
     (tmp_path / "file").write_text("no folder")  # a disk that refuses costs no result
     refused = _Cached(data, tmp_path / "file" / "features")

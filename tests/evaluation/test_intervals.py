@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from tests.evaluation.answers import predictions
 from vitkit.evaluation.classify import (
     ClassScore,
     Guessing,
@@ -13,7 +14,6 @@ from vitkit.evaluation.classify import (
     compare_with_guessing,
     overconfidence,
 )
-from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.statistics import binomial_interval, binomial_test, sign_test
 from vitkit.tasks.answering import ClassificationAnswering
 
@@ -64,21 +64,17 @@ def test_small_sets_of_two_classes_are_told_what_their_interval_says() -> None:
         )
 
 
-def test_a_model_that_is_too_sure_is_found_out() -> None:
-    right = np.arange(200) % 2 == 0
-    assert overconfidence(np.full(200, 0.9), right).verdict == "too sure of itself"
-    assert overconfidence(np.full(200, 0.1), right).verdict == "not sure enough"
-    assert overconfidence(np.full(200, 0.52), right).verdict == ""
-    for few, sure in ((20, 0.9), (1, 0.5)):  # images that are all right are no finding
+def test_a_few_images_that_are_all_right_do_not_say_that_a_model_is_too_modest() -> None:
+    for few, sure in ((20, 0.9), (1, 0.5)):
         assert overconfidence(np.full(few, sure), np.ones(few, bool)).verdict == ""
 
 
 def test_the_terminal_says_that_a_model_only_guesses() -> None:
     logits = np.tile(np.array([1, 0, 0], np.float32), (40, 1))
-    predictions = Predictions(logits, np.arange(40) % 3, np.arange(40), np.zeros(0, np.int64))
-    result = classification(predictions, ("a", "b", "c"))
+    made = predictions(logits, np.arange(40) % 3)
+    result = classification(made, ("a", "b", "c"))
     for text in (result.summary(), result.sentence("images")):
         assert "not distinguishable from guessing: always answering 'a' is right on 35.0%" in text
     assert result.to_json()["guessing"]["p_value"] == 1.0
-    page = ClassificationAnswering().report({"test": (result, predictions)}, "test")
+    page = ClassificationAnswering().report({"test": (result, made)}, "test")
     assert "**not distinguishable from guessing**" in page.answer[0].sentences

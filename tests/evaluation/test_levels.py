@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.evaluation.answers import predictions
 from vitkit.evaluation.levels import (
     choose_threshold,
     choose_thresholds,
@@ -16,7 +17,6 @@ from vitkit.evaluation.levels import (
     name_groups,
     score_levels,
 )
-from vitkit.evaluation.predictions import Predictions
 from vitkit.models.config import Levels
 
 BIRDS = ("birds/gull/herring", "birds/petrel", "stones", "birds/gull/common")
@@ -25,10 +25,6 @@ BIRDS = ("birds/gull/herring", "birds/petrel", "stones", "birds/gull/common")
 def logits_of(*shares: tuple[float, ...]) -> NDArray[np.float32]:
     """Make logits whose softmax has these probabilities."""
     return np.asarray(np.log(shares), np.float32)
-
-
-def predictions_of(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> Predictions:
-    return Predictions(logits, labels, np.arange(len(labels)), np.zeros(0, np.int64))
 
 
 def test_a_group_is_as_probable_as_its_classes_together() -> None:
@@ -135,7 +131,7 @@ def test_scores_count_each_level_and_each_group() -> None:
     )
     labels = np.array([0, 3, 0, 2])
     scores = score_levels(
-        predictions_of(logits, labels), BIRDS, Levels((0.6, 0.65, 0.85), "test", 500), cross_fit=False
+        predictions(logits, labels), BIRDS, Levels((0.6, 0.65, 0.85), "test", 500), cross_fit=False
     )
     counted = [(each.level, each.groups, each.correct, each.named, each.right) for each in scores.levels]
     assert counted == [(1, 2, 4, 4, 4), (2, 3, 3, 3, 3), (3, 4, 2, 1, 1)]
@@ -153,12 +149,12 @@ def test_scores_count_each_level_and_each_group() -> None:
 def test_images_that_thresholds_were_chosen_by_are_judged_by_those_of_others() -> None:
     rng = np.random.default_rng(1)
     logits, labels = draw(600, 1.0, rng)
-    predictions = predictions_of(logits, labels)
+    made = predictions(logits, labels)
     learned = learn_levels(logits, labels, SPECIES, "test")
-    plain, crossed = (score_levels(predictions, SPECIES, learned, cross) for cross in (False, True))
+    plain, crossed = (score_levels(made, SPECIES, learned, cross) for cross in (False, True))
     assert crossed.cross_fitted and [each.accuracy for each in plain.levels] == [
         each.accuracy for each in crossed.levels
     ]
     assert [each.named for each in plain.levels] != [each.named for each in crossed.levels]
-    never = score_levels(predictions, SPECIES, Levels((None, None), "test", 600), cross_fit=True)
+    never = score_levels(made, SPECIES, Levels((None, None), "test", 600), cross_fit=True)
     assert [each.named for each in never.levels] == [0, 0]

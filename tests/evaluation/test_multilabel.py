@@ -17,7 +17,6 @@ from torch import nn
 from tests.evaluation.answers import Table, batches, names, predictions
 from tests.helpers.refusals import refused
 from vitkit import config
-from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import MultiLabel, Ranking, intervals_95, multi_label
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
@@ -180,13 +179,12 @@ def test_the_result_does_not_depend_on_batches_or_order(size: int, order: list[i
 
 def test_outputs_that_cannot_be_scored_are_refused() -> None:
     targets = torch.zeros(3, 2, dtype=torch.bool)
-    with pytest.raises(VitkitError, match=r"not finite .* for 1 of 3 images"):
-        predict(Table(torch.tensor([[0.0, 1], [math.inf, 0], [0, 0]])), batches([0, 1, 2], targets, 2))
-    with pytest.raises(VitkitError, match="one logit for each image and label"):
-        predict(Table(torch.zeros(3, 3)), batches([0, 1, 2], targets, 2))
+    infinite, made = torch.tensor([[0.0, 1], [math.inf, 0], [0, 0]]), batches([0, 1, 2], targets, 2)
+    refused(r"not finite .* for 1 of 3 images", predict, Table(infinite), made)
+    refused("one logit for each image and label", predict, Table(torch.zeros(3, 3)), made)
     refused("There is no image", predict, Table(torch.zeros(3, 2)), [])
-    with pytest.raises(VitkitError, match="no readable image"):
-        multi_label(predictions(np.zeros((0, 2)), np.zeros((0, 2)), bad=3), names(2))
+    none = np.zeros((0, 2))
+    refused("no readable image", multi_label, predictions(none, none, bad=3), names(2))
     refused("3 label names", multi_label, predictions(np.zeros((2, 2)), np.zeros((2, 2))), names(3))
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tests.helpers.refusals import refused
 from vitkit.evaluation import ridge
 from vitkit.evaluation.ridge import BIAS, Ridge, fit_scale, solve_head
 
@@ -84,7 +83,3 @@ def test_constant_features_and_a_class_of_one_image_do_no_harm() -> None:
     labels[0] = 2
     head = solve_head(features, labels, 3)
     assert np.isfinite(head.weights).all() and np.isfinite(head.logits_without).all()
-
-
-def test_a_single_class_is_refused() -> None:
-    refused("two classes, and one is left", solve_head, np.ones((3, 2)), np.zeros(3, np.int64), 1)

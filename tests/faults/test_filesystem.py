@@ -67,10 +67,7 @@ def newest(run: Path) -> int:
 
 @pytest.mark.parametrize(
     "attempts",
-    [
-        slice(0, 14, 7),
-        pytest.param(slice(700), marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
-    ],
+    [slice(0, 14, 7), pytest.param(slice(700), marks=[pytest.mark.slow, pytest.mark.timeout(7200)])],
     ids=["some", "all"],
 )
 def test_nothing_that_was_committed_is_lost_and_the_run_ends_with_the_same_bytes(

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from tests.faults.small_runs import image_folder
 from tests.golden.masks import MASKS
 from tests.golden.screen import screen
-from tests.helpers.photos import saved
+from tests.helpers.photos import image_folder, saved
 from tests.vtab_layout import small_task
 from vitkit.cli.help import VERBS
 from vitkit.cli.main import run

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from vitkit.errors import VitkitError
+from tests.helpers import refusals
 from vitkit.weights.files.download import fetch
 
 
@@ -119,8 +118,6 @@ def running_server(certificate: Path | None = None) -> Iterator[Server]:
 
 def refused(address: str, *parts: str) -> str:
     """Check that an address cannot be fetched, with these parts in the message, and return the message."""
-    with pytest.raises(VitkitError) as caught:
-        fetch(address)
-    for part in parts:
-        assert part in str(caught.value), str(caught.value)
-    return str(caught.value)
+    message = refusals.refused(".", fetch, address)
+    assert [part for part in parts if part not in message] == [], message
+    return message

@@ -1,4 +1,4 @@
-"""Data sets of tiny images for tests: class folders and CSV files."""
+"""Data sets of tiny images for tests: class folders."""
 
 import io
 from collections.abc import Mapping
@@ -33,8 +33,3 @@ def plant(root: Path, files: Mapping[str, int]) -> Path:
 def keys(data: ImageData, split: str) -> list[str]:
     samples = data.splits[split]
     return [samples.key(index) for index in range(len(samples))]
-
-
-def write_csv(path: Path, text: str, encoding: str = "utf-8") -> str:
-    path.write_text(text, encoding=encoding)
-    return str(path)

@@ -24,16 +24,27 @@ def picture(colour: tuple[int, int, int], seed: int) -> Image.Image:
     return Image.fromarray((np.array(colour) + noise).clip(0, 255).astype(np.uint8))
 
 
+def image_folder(folder: Path, images: int = 60, seed: int = 0) -> Path:
+    """Class folders of small PNG files, half of them dark and half light."""
+    generator = np.random.default_rng(seed)
+    for number in range(images):
+        path = folder / ("dark" if number % 2 else "light") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 128, (9 + number % 5, 11, 3)) + 120 * (number % 2)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return folder
+
+
 def saved(name: str, num_classes: int, out: Path, size: int = 16, **changes: Any) -> str:
     """Save a model with new weights; return its path."""
     config = dataclasses.replace(vitkit.model_config(name, num_classes, size), **changes)
     return str(vitkit.save_model(vitkit.build_model(config), out))
 
 
-def noise_image(path: Path, seed: int, **options: Any) -> None:
+def noise_image(path: Path, seed: int, size: tuple[int, int] = (8, 8), **options: Any) -> None:
     """Write a small image of noise."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path, **options)
 
 

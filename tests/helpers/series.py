@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from tests.helpers.photos import image_folder
 from tests.helpers.small_digits import small_run
 from vitkit.config import write
 from vitkit.durable import hash_file
@@ -43,13 +42,8 @@ def swept(*results: tuple[float, float | None, float | None]) -> Series:
 
 def photos(root: Path, *splits: str) -> Path:
     """Small pictures of two classes, in split folders where there are such."""
-    draw = np.random.default_rng(0)
-    for split in splits or (".",):
-        for number in range(30):
-            pixels = draw.integers(0, 128, (8, 8, 3)) + 120 * (number % 2)
-            path = root / split / ("bright" if number % 2 else "dark") / f"{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.astype(np.uint8)).save(path)
+    for seed, split in enumerate(splits or (".",)):
+        image_folder(root / split, 30, seed)
     return root
 
 

@@ -12,20 +12,8 @@ from torch import Tensor
 from vitkit.kernels import block as kernel
 from vitkit.kernels.block import compiled_block
 from vitkit.kernels.compile import cached_beside
-from vitkit.models.config import (
-    DINOV3_ROTARY,
-    EVA02_ROTARY,
-    Gelu,
-    Precision,
-    RotaryConfig,
-)
-from vitkit.models.fast import (
-    HEAD_MULTIPLE,
-    BlockFunction,
-    CompiledBlock,
-    ExplicitAttention,
-    block_weights,
-)
+from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, Gelu, Precision, RotaryConfig
+from vitkit.models.fast import HEAD_MULTIPLE, BlockFunction, CompiledBlock, ExplicitAttention, block_weights
 from vitkit.models.image_model import autocast
 from vitkit.models.known_parts import Watch
 from vitkit.models.parts import MLP, Attention, Block, keep_mask

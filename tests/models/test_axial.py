@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from tests.helpers.refusals import refused
-from vitkit.errors import VitkitError
 from vitkit.models.axial import AxialBlock, AxialMixing, RelativeAttention
 from vitkit.models.config import ResNetConfig, ViTConfig
 from vitkit.models.parts import Block
@@ -48,17 +47,6 @@ def masked(block: Block, x: Tensor, line: Tensor) -> Tensor:
     return out
 
 
-def relative_attention(channels: int = 32, heads: int = 4, positions: int = 5) -> RelativeAttention:
-    """With norms that scale and shift, so that leaving one out would show."""
-    attention = RelativeAttention(channels, heads, positions, eps=1e-5)
-    attention.init_weights(seeded(0))
-    for number, norm in enumerate(attention.children()):
-        if isinstance(norm, nn.GroupNorm):
-            nn.init.normal_(norm.weight, mean=1, std=0.3, generator=seeded(10 + number))
-            nn.init.normal_(norm.bias, std=0.3, generator=seeded(20 + number))
-    return attention.eval()
-
-
 # In a ViT --------------------------------------------------------------------------------------------------
 
 
@@ -89,9 +77,9 @@ def test_taps_of_an_axial_block_are_in_raster_order() -> None:
 
 
 def test_what_axial_attention_has_not_is_refused() -> None:
-    with pytest.raises(VitkitError, match="row attention and column attention"):
-        new_axial_block()(torch.zeros(1, 15, 24), {}, "block00", True)
-    refused("class token", new_axial_block(), torch.zeros(1, 16, 24))
+    block, x = new_axial_block(), torch.zeros(1, 15, 24)
+    refused("row attention and column attention", block, x, {}, "block00", True)
+    refused("class token", block, torch.zeros(1, 16, 24))
 
 
 # In a ResNet -----------------------------------------------------------------------------------------------
@@ -99,7 +87,13 @@ def test_what_axial_attention_has_not_is_refused() -> None:
 
 def test_relative_attention_equals_loops() -> None:
     channels, heads, lines, n = 32, 4, 2, 5
-    attention = relative_attention(channels, heads, n).double()
+    attention = RelativeAttention(channels, heads, n, eps=1e-5).eval()
+    attention.init_weights(seeded(0))
+    for number, norm in enumerate(attention.children()):
+        if isinstance(norm, nn.GroupNorm):  # one that neither scaled nor shifted could be left out
+            nn.init.normal_(norm.weight, mean=1, std=0.3, generator=seeded(10 + number))
+            nn.init.normal_(norm.bias, std=0.3, generator=seeded(20 + number))
+    attention.double()
     x = torch.randn(2, channels, lines, n, generator=seeded(1), dtype=torch.float64)
     dv, dq = channels // heads, channels // heads // 2
     rq, rk, rv = attention.relative_query, attention.relative_key, attention.relative_value

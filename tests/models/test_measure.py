@@ -153,19 +153,6 @@ def test_parameters_as_published() -> None:
     assert {name: measure.parameters(model_config(name)) for name in PUBLISHED} == PUBLISHED
 
 
-def test_the_papers_models() -> None:
-    for name, giga_macs in (
-        ("ViT-B/32", 4.408),
-        ("ViT-B/16", 17.563),
-        ("ViT-L/32", 15.377),
-        ("ViT-L/16", 61.554),
-        ("ViT-H/14", 167.294),
-        ("BiT-R50x1", 4.087),
-    ):
-        flops = measure.forward_flops(model_config(name), padding=True)
-        assert flops / 2e9 == pytest.approx(giga_macs, abs=6e-4), name
-
-
 # One of each family; the others are variants of these.
 QUICK = {"vit", "rotary, EVA-02", "axial", "hybrid", "convolutional stem", "bit", "axial resnet"}
 each_model = pytest.mark.parametrize(

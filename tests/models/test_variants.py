@@ -20,12 +20,7 @@ from tests.models.variants import VARIANTS
 from tests.peers.fixed_weights import fixed_grid
 from vitkit import load_model
 from vitkit.models.build import build_model
-from vitkit.models.config import (
-    EVA02_ROTARY,
-    INTERPOLATIONS,
-    Interpolation,
-    ViTConfig,
-)
+from vitkit.models.config import EVA02_ROTARY, INTERPOLATIONS, Interpolation, ViTConfig
 from vitkit.models.image_model import autocast
 from vitkit.models.parts import Block, GatedMLP, RelativeAttention
 from vitkit.models.position import (
@@ -213,42 +208,42 @@ def test_a_resized_table_of_offsets_keeps_centre_and_ends(tokens: int, new: int)
     torch.testing.assert_close(resized[rows], table[[0, tokens - 1, 2 * tokens - 2]])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"position": "relative", "position_at": "every_layer"}, "not added to tokens"),
-        ({"attention": "axial"}, "no class or register token"),
-        ({"attention": "axial", "pool": "mean", "register_tokens": 1}, "no class or register token"),
-        ({"attention": "axial", "pool": "mean", "position": "relative"}, "no relative position"),
-        ({"position": "sincos_2d", "width": 18}, "divisible by 4"),
-        ({"register_tokens": -1}, "register_tokens is from 0"),
-        ({"num_classes": -1}, "no head"),
-        ({"num_heads": 5}, "5 heads"),
-        ({"patch_size": (32, 32)}, "smaller patch"),
-        ({"depth": 0}, "depth"),
-        ({"dropout": 1.0}, "dropout"),
-        ({"image_mean": (0.5,)}, "image_mean"),
-        ({"drop_path": 1.0}, "drop_path is a number from 0 to below 1"),
-        ({"attention": "axial", "pool": "mean", "drop_path": 0.1}, "leave out drop_path"),
-        ({"mlp_norm": True}, "mlp_norm is a part of gated MLPs"),
-        ({"pool": "token+mean", "norm_after_pooling": True}, "another pool than 'token\\+mean'"),
-        ({"final_norm": False, "norm_after_pooling": True}, "needs final_norm"),
-        ({"pool": "token+mean", "extra_class_token": True}, "has a class token already"),
-        ({"pool_heads": 3}, "pool_heads are of attention pooling"),
-        ({"pool": "map", "pool_heads": 5}, "share its width of 24 equally"),
-        ({"position": "relative_bias", "rotary": EVA02_ROTARY}, "rotary or 'relative_bias' positions"),
-        ({"position": "relative_bias", "position_at": "every_layer"}, "are not added to tokens"),
-        ({"position": "relative_bias", "attention": "axial", "pool": "mean"}, "no relative position"),
-        ({"stem_channels": (12, 16)}, "multiples of 8"),
-        ({"stem_channels": (0, 16)}, "multiples of 8"),
-        ({"stem_channels": (16,)}, "2 convolutions of stride 2"),
-        ({"stem_channels": (16, 32), "stem_strides": (2,)}, "a 1 or a 2 for each of the 2 stem_channels"),
-        ({"stem_channels": (16, 32), "stem_strides": (1, 2)}, "2 times a 2 for patches of 4"),
-        ({"stem_strides": (2, 2)}, "give both or neither"),
-        ({"stem_channels": (16, 32), "patch_size": (6, 6)}, "1, 2, 4, 8"),
-        ({"stem_channels": (16, 32), "patch_size": (4, 8)}, "1, 2, 4, 8"),
-    ],
-)
+IMPOSSIBLE = [
+    ({"position": "relative", "position_at": "every_layer"}, "not added to tokens"),
+    ({"attention": "axial"}, "no class or register token"),
+    ({"attention": "axial", "pool": "mean", "register_tokens": 1}, "no class or register token"),
+    ({"attention": "axial", "pool": "mean", "position": "relative"}, "no relative position"),
+    ({"position": "sincos_2d", "width": 18}, "divisible by 4"),
+    ({"register_tokens": -1}, "register_tokens is from 0"),
+    ({"num_classes": -1}, "no head"),
+    ({"num_heads": 5}, "5 heads"),
+    ({"patch_size": (32, 32)}, "smaller patch"),
+    ({"depth": 0}, "depth"),
+    ({"dropout": 1.0}, "dropout"),
+    ({"image_mean": (0.5,)}, "image_mean"),
+    ({"drop_path": 1.0}, "drop_path is a number from 0 to below 1"),
+    ({"attention": "axial", "pool": "mean", "drop_path": 0.1}, "leave out drop_path"),
+    ({"mlp_norm": True}, "mlp_norm is a part of gated MLPs"),
+    ({"pool": "token+mean", "norm_after_pooling": True}, "another pool than 'token\\+mean'"),
+    ({"final_norm": False, "norm_after_pooling": True}, "needs final_norm"),
+    ({"pool": "token+mean", "extra_class_token": True}, "has a class token already"),
+    ({"pool_heads": 3}, "pool_heads are of attention pooling"),
+    ({"pool": "map", "pool_heads": 5}, "share its width of 24 equally"),
+    ({"position": "relative_bias", "rotary": EVA02_ROTARY}, "rotary or 'relative_bias' positions"),
+    ({"position": "relative_bias", "position_at": "every_layer"}, "are not added to tokens"),
+    ({"position": "relative_bias", "attention": "axial", "pool": "mean"}, "no relative position"),
+    ({"stem_channels": (12, 16)}, "multiples of 8"),
+    ({"stem_channels": (0, 16)}, "multiples of 8"),
+    ({"stem_channels": (16,)}, "2 convolutions of stride 2"),
+    ({"stem_channels": (16, 32), "stem_strides": (2,)}, "a 1 or a 2 for each of the 2 stem_channels"),
+    ({"stem_channels": (16, 32), "stem_strides": (1, 2)}, "2 times a 2 for patches of 4"),
+    ({"stem_strides": (2, 2)}, "give both or neither"),
+    ({"stem_channels": (16, 32), "patch_size": (6, 6)}, "1, 2, 4, 8"),
+    ({"stem_channels": (16, 32), "patch_size": (4, 8)}, "1, 2, 4, 8"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), IMPOSSIBLE)
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str) -> None:
     refused(message, variant, **changes)
 

@@ -1,7 +1,6 @@
 """The grammar of names."""
 
 import dataclasses
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -111,44 +110,35 @@ def test_a_model_that_is_not_listed_is_named_by_its_shape(name: str) -> None:
     assert name_of(vit_config(name, 10, 64)) == ("" if "conv" in name else name)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("ViT-B/61x", "ViT-B/16"),
-        ("vit_base_patch16_224", "Names look like"),
-        ("ViT-X/16", "Did you mean 'ViT-.*/16'"),
-        ("ViT-96x6/4", "96x6x3"),
-        ("R50+ViT-B/8", "total stride of 16 or 32"),
-        ("R51+ViT-B/16", "R26, R50"),
-        ("BiT-R51x1", "Did you mean 'BiT-R5"),
-        ("R1-1-1x0.5+ViT-64x2x2/8", "3 stages has a stride of 16, .* found 8x8"),
-        ("R1-1+ViT-64x2x2/0", "a stride of 8"),
-        ("R1-0+ViT-64x2x2/8", "at least one unit"),
-        ("R1-1x0.3+ViT-64x2x2/8", "0.5, 1, 1.5"),
-        ("BiT-R1-1x0", "Did you mean"),
-        ("ViT-96x6x7/4", "cannot be divided among 7 heads"),
-    ],
-)
+WRONG_NAMES = [
+    ("ViT-B/61x", "ViT-B/16"),
+    ("ViT-X/16", "Did you mean 'ViT-.*/16'"),
+    ("ViT-96x6/4", "96x6x3"),
+    ("R50+ViT-B/8", "total stride of 16 or 32"),
+    ("R51+ViT-B/16", "R26, R50"),
+    ("BiT-R51x1", "Did you mean 'BiT-R5"),
+    ("R1-1-1x0.5+ViT-64x2x2/8", "3 stages has a stride of 16, .* found 8x8"),
+    ("R1-1+ViT-64x2x2/0", "a stride of 8"),
+    ("R1-0+ViT-64x2x2/8", "at least one unit"),
+    ("R1-1x0.3+ViT-64x2x2/8", "0.5, 1, 1.5"),
+    ("BiT-R1-1x0", "Did you mean"),
+    ("ViT-96x6x7/4", "cannot be divided among 7 heads"),
+    # More or less than an architecture:
+    ("vit-b/32", "Did you mean 'ViT-b/32' or 'ViT-B/32'"),
+    ("vit_base_patch16_224.augreg_in21k", "called 'ViT-B/16'"),
+    ("google/vit-base-patch16-224-in21k", "called 'ViT-B/16'"),
+    ("vit_tiny_patch16_clip_224", "reads its weights from hf:timm/vit_tiny_patch16_clip_224.TAG."),
+    ("vit_small_patch14_dinov2.lvd142m", "from hf:timm/vit_small_patch14_dinov2.lvd142m."),
+    ("deit3_small_patch16_224", "from hf:timm/deit3_small_patch16_224.TAG."),
+    ("vit_base_r50_s16_384", "called 'R50.ViT-B/16'"),
+    ("VTI-B/16", "Did you mean 'ViT-B/16'"),
+    ("resnet18", "vitkit models lists the names."),
+]
+
+
+@pytest.mark.parametrize(("name", "message"), WRONG_NAMES)
 def test_a_wrong_name_is_told_the_nearest(name: str, message: str) -> None:
-    refused(message, vit_config, name)
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("vit-b/32", "Did you mean 'ViT-b/32' or 'ViT-B/32'?"),
-        ("vit_base_patch16_224.augreg_in21k", "called 'ViT-B/16'"),
-        ("google/vit-base-patch16-224-in21k", "called 'ViT-B/16'"),
-        ("vit_tiny_patch16_clip_224", "reads its weights from hf:timm/vit_tiny_patch16_clip_224.TAG."),
-        ("vit_small_patch14_dinov2.lvd142m", "from hf:timm/vit_small_patch14_dinov2.lvd142m."),
-        ("deit3_small_patch16_224", "from hf:timm/deit3_small_patch16_224.TAG."),
-        ("vit_base_r50_s16_384", "called 'R50+ViT-B/16'"),
-        ("VTI-B/16", "Did you mean 'ViT-B/16'?"),
-        ("resnet18", "vitkit models lists the names."),
-    ],
-)
-def test_a_name_that_says_more_or_less_than_an_architecture_is_refused(name: str, meant: str) -> None:
-    refused(re.escape(meant), model_config, name)
+    refused(message, model_config, name)
 
 
 @pytest.mark.parametrize(

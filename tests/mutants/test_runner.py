@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import Runner, digest_of, read_results, try_all
+from tests.mutants.__main__ import Runner, read_results, try_all
 from tests.mutants.generated import draw, list_places
 
 OPERATORS = ("NumberReplacer", "ReplaceBinaryOperator_Sub_Add", "ReplaceBinaryOperator_Div_Mul")
@@ -42,6 +42,8 @@ def test_mutants_are_tried_on_a_copy_with_the_tests_that_run_their_lines(tree: P
     mutants = [mutant for place in list_places("room/maths.py", FILES[maths]) for mutant in place]
     mutants = [mutant for mutant in mutants if mutant.operator in OPERATORS and mutant.occurrence == 0]
     runner = Runner(tree, work, tmp_path / "copy", Path("src/toy"))
+    copied = {str(path.relative_to(runner.tree)) for path in runner.tree.rglob("*") if path.is_file()}
+    assert copied == {*FILES} - {"runs/digits/model.json"}  # which git ignores
     results = try_all(runner, mutants, 1e9, False)
     assert {result.name.split(":")[2]: (result.verdict, result.detail) for result in results} == {
         "NumberReplacer": ("noticed", "by tests/room/test_maths.py::test_double"),
@@ -53,34 +55,8 @@ def test_mutants_are_tried_on_a_copy_with_the_tests_that_run_their_lines(tree: P
     assert not read_results(work / "results.jsonl", "another tree")
 
 
-def test_what_git_ignores_is_not_copied_and_what_makes_mutants_decides_nothing(
-    tree: Path, tmp_path: Path
-) -> None:
-    copy = Runner(tree, tmp_path / "work", tmp_path / "copy").tree
-    copied = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
-    assert copied == {*FILES} - {"runs/digits/model.json"}
-    before = digest_of(tree)
-    (tree / "tests/mutants/a.py").write_text("x")
-    assert digest_of(tree) == before
-    (tree / "tests/room/test_maths.py").write_text("x")
-    assert digest_of(tree) != before
-
-
-def test_a_draw_is_the_same_every_time_and_compiles_to_something_else(tmp_path: Path) -> None:
+def test_a_draw_is_the_same_every_time_and_compiles_to_something_else(tree: Path) -> None:
     pytest.importorskip("cosmic_ray", reason="the extra `mutants` is not installed")
-    source = """def smaller(a: "int | None", b):
-    \"\"\"Return 1 of 2.\"\"\"
-    if a < 3 and not b:
-        return a * 2
-    return -b
-"""
-    (tmp_path / "room").mkdir()
-    for name in ("room/maths.py", "alone.py"):
-        (tmp_path / name).write_text(source)
-    mutants = list(draw(tmp_path, ["room", "leaves"], 4, seed=0))
-    assert mutants == list(draw(tmp_path, ["leaves", "room"], 4, seed=0))
-    assert mutants != list(draw(tmp_path, ["leaves", "room"], 4, seed=1))
-    assert [mutant.file for mutant in mutants] == ["alone.py"] * 4 + ["room/maths.py"] * 4
-    drawn = {mutant.name for mutant in draw(tmp_path, ["room"], 1000, seed=0)}
-    assert len(drawn) == len(list_places("room/maths.py", source))
-    assert all(mutant.differs(source) and mutant.line >= 3 for mutant in mutants)
+    first, again, other = (list(draw(tree / "src/toy", ["room"], 2, seed)) for seed in (0, 0, 1))
+    assert first == again != other and len(first) == 2
+    assert all(mutant.differs(FILES["src/toy/room/maths.py"]) for mutant in first)

@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.faults.small_runs import image_folder
 from tests.helpers.cli import Cli
+from tests.helpers.photos import image_folder
 from tests.training.small_run import contents, flip
 from vitkit.cli.main import run
 from vitkit.training.checkpoint import find_damage, step_name, survey

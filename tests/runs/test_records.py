@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import vitkit
-from tests.faults.small_runs import image_folder
 from tests.helpers.cli import Cli
 from tests.helpers.damage import as_a_huge_file
+from tests.helpers.photos import image_folder
 from tests.helpers.refusals import refused
 from tests.helpers.small_digits import small_run
 from vitkit.cli.main import run

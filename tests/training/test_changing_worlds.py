@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 import vitkit
-from tests.faults.small_runs import image_folder
+from tests.helpers.photos import image_folder
 from tests.helpers.processes import Processes
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
 from vitkit.data.stream.loader import Batch, TrainLoader

@@ -167,46 +167,42 @@ def test_the_prefix_to_strip_is_named(ending: str, tmp_path: Path) -> None:
         path = write_tensors(tmp_path / f"x{ending}", tensors)
         refused(rf"are timm's after the prefix .*strip the prefix '{prefix}'", load_model, path, **GIVEN)
     write_tensors(path, {"a.b.c": torch.ones(1), "d": torch.ones(1)})
-    with pytest.raises(VitkitError, match="holds no model we know") as caught:
-        load_model(path)
-    assert "after the prefix" not in str(caught.value)
+    assert "after the prefix" not in refused("holds no model we know", load_model, path)
 
 
 # Sizes
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"depth": 1001}, "depth: expected from 1 to 1,000, found 1001"),
-        ({"depth": 999}, "its description says 999 layers, and it has 32 tensors"),
-        ({"width": 10**9}, "width: expected from 1 to"),
-        ({"width": 2**20}, "does not hold the weights"),
-        ({"mlp_dim": 10**9}, "mlp_dim: expected from 1 to"),
-        ({"mlp_dim": 10**30}, "mlp_dim: the number 1000000000000000000000000000000 is too large"),
-        ({"num_heads": 10**9}, "num_heads: expected from 1 to"),
-        ({"num_classes": 10**9}, "num_classes: expected 0 \\(no head\\) to 16,777,216"),
-        ({"num_classes": 2**24}, "does not hold the weights"),
-        ({"register_tokens": 10**9}, "register_tokens: expected from 0"),
-        ({"representation_size": 10**9}, "representation_size: expected from 1"),
-        ({"image_size": [10**9, 16]}, "image_size: expected from 1 to"),
-        ({"image_size": [2**20, 2**20]}, "tokens; at most"),
-        ({"image_size": [14_000, 14_000], "position": "sincos_2d"}, "Sine-cosine positions of"),
-        ({"norm_eps": float("nan")}, "norm_eps: expected 0 or more, found nan"),
-        ({"layer_scale": 1e39}, r"layer_scale: expected a finite number, of at most 3.4e\+38, found 1e\+39"),
-        ({"image_std": [0.5, 1e-320, 0.5]}, "image_std: expected a number above 0"),
-        ({"backbone": {"layers": [10**6]}}, "at most 10 stages and 1,000 units"),
-        ({"backbone": {"layers": [1], "width_factor": float("inf")}}, "width_factor: expected a finite"),
-    ],
-)
+OUT_OF_BOUNDS = [
+    ({"depth": 1001}, "depth: expected from 1 to 1,000, found 1001"),
+    ({"depth": 999}, "its description says 999 layers, and it has 32 tensors"),
+    ({"width": 10**9}, "width: expected from 1 to"),
+    ({"width": 2**20}, "does not hold the weights"),
+    ({"mlp_dim": 10**9}, "mlp_dim: expected from 1 to"),
+    ({"mlp_dim": 10**30}, "mlp_dim: the number 1000000000000000000000000000000 is too large"),
+    ({"num_heads": 10**9}, "num_heads: expected from 1 to"),
+    ({"num_classes": 10**9}, "num_classes: expected 0 \\(no head\\) to 16,777,216"),
+    ({"num_classes": 2**24}, "does not hold the weights"),
+    ({"register_tokens": 10**9}, "register_tokens: expected from 0"),
+    ({"representation_size": 10**9}, "representation_size: expected from 1"),
+    ({"image_size": [10**9, 16]}, "image_size: expected from 1 to"),
+    ({"image_size": [2**20, 2**20]}, "tokens; at most"),
+    ({"image_size": [14_000, 14_000], "position": "sincos_2d"}, "Sine-cosine positions of"),
+    ({"norm_eps": float("nan")}, "norm_eps: expected 0 or more, found nan"),
+    ({"layer_scale": 1e39}, r"layer_scale: expected a finite number, of at most 3.4e\+38, found 1e\+39"),
+    ({"image_std": [0.5, 1e-320, 0.5]}, "image_std: expected a number above 0"),
+    ({"backbone": {"layers": [10**6]}}, "at most 10 stages and 1,000 units"),
+    ({"backbone": {"layers": [1], "width_factor": float("inf")}}, "width_factor: expected a finite"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), OUT_OF_BOUNDS)
 def test_sizes_in_a_description_are_bounded(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     save_model(random_model(TINY), tmp_path)
     record = json.loads((tmp_path / "model.json").read_text())
     record["architecture"] |= change
     (tmp_path / "model.json").write_text(json.dumps(record))
-    with pytest.raises(VitkitError, match=message) as caught:
-        load_model(tmp_path)
-    assert str(tmp_path) in str(caught.value)
+    assert str(tmp_path) in refused(message, load_model, tmp_path)
 
 
 @pytest.mark.parametrize(

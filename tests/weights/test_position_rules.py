@@ -25,12 +25,7 @@ from vitkit.models.position import resize_position_embedding
 from vitkit.models.vit import ViT
 from vitkit.weights.format_names import Format, LoadOptions
 from vitkit.weights.loading import load, save_model
-from vitkit.weights.model_card import (
-    ModelCard,
-    changed_pixels,
-    fraction_of,
-    preprocessing_of,
-)
+from vitkit.weights.model_card import ModelCard, changed_pixels, fraction_of, preprocessing_of
 
 PLAIN = ViTConfig((16, 16), (4, 4), width=128, depth=1, num_heads=2, mlp_dim=44, num_classes=5, gelu="erf")
 RULES: dict[Format, Interpolation] = {

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.fixture_files import write_npz
+from tests.helpers import refusals
 from tests.helpers.random_models import same_bits
 from tests.helpers.weight_files import STATE, assert_is_state, contents, notes_of, refused, write_tensors
 from vitkit import load_model
@@ -114,9 +115,9 @@ def test_settings_beside_the_weights(tmp_path: Path) -> None:
     with open_source(tmp_path) as source:
         assert source.config == {"num_classes": 2} and source.preprocessor == {}
     (tmp_path / "config.json").write_text("[" * 100_000)
-    nested = pytest.raises(VitkitError, match=r"config\.json is damaged: it is no JSON .*nested too deep")
-    with open_source(tmp_path) as source, nested:
-        _ = source.config
+    with open_source(tmp_path) as source:
+        said = r"config\.json is damaged: it is no JSON .*nested too deep"
+        refusals.refused(said, getattr, source, "config")
 
 
 def shards(folder: Path, kind: str = "safetensors") -> Path:
@@ -197,8 +198,7 @@ def test_damaged_settings_that_a_format_does_not_need_are_not_read(tmp_path: Pat
     assert load_model(npz, num_heads=2).config.depth == 2
     timm = save_model(model, tmp_path / "timm", "timm")
     (timm / "config.json").write_text("{broken")
-    with pytest.raises(VitkitError, match=r"config\.json is damaged"):
-        load_model(timm, num_heads=2)
+    refusals.refused(r"config\.json is damaged", load_model, timm, num_heads=2)
 
 
 # The numbers of a file: checksums of archives, memory that is mapped, tensors that are read one by one
@@ -210,8 +210,8 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[40_000] ^= 1
     path.write_bytes(data)
-    with open_source(path) as source, pytest.raises(VitkitError, match=r"read as an \.npz with x: "):
-        source.read("x")
+    with open_source(path) as source:
+        refusals.refused(r"read as an \.npz with x: ", source.read, "x")
 
 
 def test_a_flip_anywhere_in_a_pytorch_file_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
@@ -273,19 +273,6 @@ def test_numbers_of_the_other_byte_order_are_checked_as_a_whole(tmp_path: Path) 
     )
     assert path.read_bytes() != data
     refused(path, "is damaged")
-
-
-def test_arrays_are_private_whatever_their_alignment(tmp_path: Path) -> None:
-    """Stored members begin anywhere in the file; what is written to a tensor never reaches it."""
-    path = tmp_path / "x.npz"
-    for name in ("n", "nn", "nnn", "nnnn"):
-        write_npz(path, {name: np.arange(1000, dtype=np.float32)})
-        before = path.read_bytes()
-        with open_source(path) as source:
-            tensor = source.read(name)
-        assert torch.equal(tensor, torch.arange(1000.0))  # after the file was closed
-        tensor.zero_()
-        assert path.read_bytes() == before
 
 
 def test_weights_begin_at_multiples_of_their_size(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from tests.helpers.refusals import refused
 from tests.helpers.timm_files import TINY, config_json, folder_of, state
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
-from vitkit.errors import VitkitError
 from vitkit.models.config import BackboneConfig, ResNetConfig
 from vitkit.weights.format_names import Format
 from vitkit.weights.formats.timm import _vit_arguments
@@ -43,16 +42,15 @@ def test_the_bias_that_clip_has_not_moves_into_the_positions(tmp_path: Path) -> 
     moved = tensors["pos_embed"] - ours["positions.0.embedding"]
     assert not moved[:, :1].any()
     torch.testing.assert_close(moved[0, 1:], ours["stem.bias"].expand(12, -1))
-    with pytest.raises(VitkitError, match="without position embeddings"):
-        config = replace(TINY, norm_before_blocks=True, position="none")
-        save_model(random_model(config), tmp_path / "no", format="timm")
+    config = replace(TINY, norm_before_blocks=True, position="none")
+    refused("without position embeddings", save_model, random_model(config), tmp_path / "no", "timm")
 
 
 def test_norms_without_a_shift_are_not_guessed(tmp_path: Path) -> None:
     """RMSNorm, a LayerNorm without bias and others have the same tensors, and compute something else."""
     torch.save(state(extra=NO_SHIFTS), tmp_path / "vit.pth")
-    with pytest.raises(VitkitError, match="have no shift, and no norm_layer in config"):
-        load_model(tmp_path / "vit.pth", num_heads=4, image_size=(12, 16))
+    said = "have no shift, and no norm_layer in config"
+    refused(said, load_model, tmp_path / "vit.pth", num_heads=4, image_size=(12, 16))
 
 
 @pytest.mark.parametrize(

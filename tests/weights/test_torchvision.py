@@ -76,11 +76,7 @@ def test_what_no_tensor_says_is_asked_for_or_said(tmp_path: Path, caplog: pytest
 @pytest.mark.parametrize(
     ("key", "tensor", "message"),
     [
-        (
-            "conv_proj.conv_bn_relu_0.0.weight",
-            torch.zeros(8, 3, 3, 3),
-            r"relu_0\.0\.weight: .*unexpected",
-        ),
+        ("conv_proj.conv_bn_relu_0.0.weight", torch.zeros(8, 3, 3, 3), r"relu_0\.0\.weight: .*unexpected"),
         ("conv_proj.weight", None, "several convolutions"),
         ("encoder.ln.bias", None, r"encoder\.ln\.bias: .*missing"),
         ("encoder.pos_embedding", torch.zeros(1, 13, 128), "no square grid"),

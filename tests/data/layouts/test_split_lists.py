@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.helpers.refusals import refused
 from tests.vtab_layout import small_task, write_parquet
 from vitkit.data.config import Splits
 from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, task_of_folder
 from vitkit.data.sources import ImageData, open_data
-from vitkit.errors import VitkitError
 
 UNCUT = Splits(val_fraction=0.0, test_fraction=0.0)
 
@@ -35,9 +35,7 @@ def edit(path: Path, number: int, line: str) -> None:
 
 
 def refusal(spec: Path) -> str:
-    with pytest.raises(VitkitError) as caught:
-        open_data(str(spec), UNCUT)
-    return str(caught.value)
+    return refused(".", open_data, str(spec), UNCUT)
 
 
 def test_a_folder_stands_for_three_splits(task: Path) -> None:
@@ -108,8 +106,7 @@ def test_a_malformed_line_is_named(task: Path, line: str) -> None:
     edit(task / "train800.txt", 2, line)
     for spec in ("train800.txt", "train800val200.txt"):
         assert refusal(task / spec).startswith(f"{task / 'train800.txt'} line 2")
-    with pytest.raises(VitkitError, match=BAD_LINES[line]):
-        open_data(str(task))
+    refused(BAD_LINES[line], open_data, str(task))
 
 
 def test_images_in_two_lists_are_named(task: Path) -> None:

@@ -108,8 +108,8 @@ def add_images(data: Path) -> None:
 
 
 def swap_classes(data: Path) -> None:
-    (data / "bright").rename(data / "other")
-    (data / "dark").rename(data / "bright")
+    (data / "light").rename(data / "other")
+    (data / "dark").rename(data / "light")
     (data / "other").rename(data / "dark")
 
 
