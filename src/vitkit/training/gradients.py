@@ -352,6 +352,8 @@ class Gradients:
                         raise
             # Out here, where no error holds the tensors any more that were alive when it was raised.
             self.optimizer.zero_grad()
+            if self.sums is not None:
+                self.sums.hears = False
             for buffer, value in zip(self.objective.buffers(), copies, strict=True):
                 buffer.copy_(value)
             torch.cuda.empty_cache()
