@@ -246,3 +246,8 @@ def test_accuracy_is_the_mean_of_the_classes_by_their_counts() -> None:
     assert total / 80 == pytest.approx(score.mean)
     (single,) = measure(_draws(1), Learning((5,), methods=("ridge",)), POOL, TEST, 4)
     assert single.deviation is None and single.interval is None and len(single.accuracies) == 1
+
+
+@pytest.mark.parametrize("methods", [(), ("ridge", "forest")])
+def test_methods_that_are_none_are_refused(methods: tuple[Any, ...]) -> None:
+    refused("methods are among ridge, knn", Learning, methods=methods)
