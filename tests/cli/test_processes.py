@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from tests.helpers.cli import Cli, Printed
 from tests.helpers.command_runs import children
@@ -78,6 +79,18 @@ def test_two_processes_train_what_one_does_and_the_same_bits_though_one_of_them_
     assert "waiting" not in (alone / "speed.jsonl").read_text()
     evaluations = [json.loads((path / "evaluation" / "test.json").read_text()) for path in (alone, run)]
     assert evaluations[0]["accuracy"] == pytest.approx(evaluations[1]["accuracy"], abs=0.02)
+
+
+def test_the_process_that_was_killed_is_named_and_not_one_that_lost_it(
+    monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    ends = {0: -signal.SIGABRT, 1: -signal.SIGKILL}
+
+    def end(arguments: object) -> None:
+        raise ChildFailedError("", {rank: ProcessFailure(rank, 1, code, "") for rank, code in ends.items()})
+
+    monkeypatch.setattr("torch.distributed.run.run", end)
+    assert "Process 1 of 2 was ended by SIGKILL" in cli([*RUN, "--processes", "2"], code=1).err
 
 
 def test_one_process_is_not_started_by_torchrun(
