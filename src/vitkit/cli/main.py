@@ -210,10 +210,8 @@ def start_several(verb: str, count: str, arguments: list[str]) -> None:
         torchrun.run(torchrun.parse_args([*several, "-m", "vitkit", verb, *arguments]))
     except ChildFailedError as error:
         # A process that loses another one may abort before torchrun looks: it is not the one that is named.
-        failures = {
-            rank: failure for rank, failure in error.failures.items() if failure.exitcode != -signal.SIGABRT
-        }
-        rank, failure = ChildFailedError("", failures or error.failures).get_first_failure()
+        others = {rank: end for rank, end in error.failures.items() if end.exitcode != -signal.SIGABRT}
+        rank, failure = ChildFailedError("", others or error.failures).get_first_failure()
         if failure.exitcode < 0:
             name = signal.Signals(-failure.exitcode).name
             raise VitkitError(
