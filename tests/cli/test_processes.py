@@ -1,6 +1,7 @@
 """`vitkit train --processes N`: real processes, by torchrun."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -91,6 +92,7 @@ def test_the_process_that_was_killed_is_named_and_not_one_that_lost_it(
 
     monkeypatch.setattr("torch.distributed.run.run", end)
     assert "Process 1 of 2 was ended by SIGKILL" in cli([*RUN, "--processes", "2"], code=1).err
+    assert logging.getLogger("vitkit").isEnabledFor(logging.WARNING)  # as before
 
 
 def test_one_process_is_not_started_by_torchrun(

@@ -221,6 +221,8 @@ def start_several(verb: str, count: str, arguments: list[str]) -> None:
         raise SystemExit(failure.exitcode) from None
     except SignalException as stopped:
         raise SystemExit(128 + stopped.sigval) from None
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def take_part(verb: str, arguments: list[str]) -> int:
