@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -209,9 +210,7 @@ def start_several(verb: str, count: str, arguments: list[str]) -> None:
     try:
         torchrun.run(torchrun.parse_args([*several, "-m", "vitkit", verb, *arguments]))
     except ChildFailedError as error:
-        # A process that loses another one may abort before torchrun looks: it is not the one that is named.
-        others = {rank: end for rank, end in error.failures.items() if end.exitcode != -signal.SIGABRT}
-        rank, failure = ChildFailedError("", others or error.failures).get_first_failure()
+        rank, failure = first_to_end(error.failures)
         if failure.exitcode < 0:
             name = signal.Signals(-failure.exitcode).name
             raise VitkitError(
@@ -223,6 +222,15 @@ def start_several(verb: str, count: str, arguments: list[str]) -> None:
         raise SystemExit(128 + stopped.sigval) from None
     finally:
         logging.disable(logging.NOTSET)
+
+
+def first_to_end(failures: Mapping[int, Any]) -> tuple[int, Any]:
+    """Choose the rank and the failure, as torchrun reports them, by which the others ended too.
+
+    A process that loses another one may abort before torchrun looks: it is not the one.
+    """
+    others = {rank: end for rank, end in failures.items() if end.exitcode != -signal.SIGABRT}
+    return min((others or failures).items(), key=lambda item: item[1].timestamp)
 
 
 def take_part(verb: str, arguments: list[str]) -> int:
@@ -253,5 +261,7 @@ def take_part(verb: str, arguments: list[str]) -> int:
                 pass
     except KeyboardInterrupt as stop:
         return stop.exit_code if isinstance(stop, StopRequest) else 130
+    finally:
+        logging.disable(logging.NOTSET)
     leave_processes()
     return 0
