@@ -73,7 +73,7 @@ UNNEEDED = {
     ),
     USE: "matplotlib jinja2 sklearn pyarrow rich IPython",
 }
-"""What is done, and the modules that it must not wait for."""
+"""The modules that each piece of code must not wait for."""
 
 
 @pytest.mark.parametrize("code", UNNEEDED)

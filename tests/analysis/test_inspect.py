@@ -84,7 +84,7 @@ def test_attention_distance_is_that_of_each_pair_of_patches(config: vitkit.ViTCo
 
 
 def read_by_the_head(model: vitkit.ViT, image: torch.Tensor) -> NDArray[np.float64]:
-    """How much of each token after the last layer goes into what the head sees."""
+    """Give the weight of each token after the last layer in what the head sees."""
     config, prefix = model.config, model.config.prefix_tokens
     first, patches = np.eye(config.num_tokens)[0], np.arange(config.num_tokens) >= prefix
     of_patches = patches / patches.sum()

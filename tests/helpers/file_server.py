@@ -24,7 +24,7 @@ def npz(size: int = 200_000, fill: float = 1.0) -> bytes:
 
 
 REPEATS = 150
-"""How often a server repeats bytes, 0.02 s apart, before it gives up."""
+"""A server repeats bytes so often, 0.02 s apart, before it gives up."""
 
 
 @dataclass

@@ -223,7 +223,7 @@ def test_a_new_head_is_linear() -> None:
 
 
 def test_positions_alone_are_fitted_to_another_size() -> None:
-    """Of an axial ResNet; those of ViTs are among the variants."""
+    """This is an axial ResNet; axial ViTs are among the variants."""
     model, larger = build_model(AXIAL), build_model(replace(AXIAL, image_size=(65, 40)))
     tensors = dict(model.named_parameters())
     fitted = larger.fit_positions(tensors, AXIAL.position_extent[1], "original")

@@ -88,7 +88,7 @@ PUBLISHED = {
     "google/vit-base-patch16-384": "hf:timm/vit_base_patch16_384.orig_in21k_ft_in1k",
     "hf:somebody/a-vit": "hf:somebody/a-vit",
 }
-"""Where the weights of a name are fetched."""
+"""The address at which the weights of a name are fetched."""
 
 
 @pytest.mark.parametrize(

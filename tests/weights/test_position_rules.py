@@ -58,7 +58,7 @@ def test_each_format_is_resized_by_its_librarys_rule(format: Format, tmp_path: P
 
 
 def test_flexivits_positions_have_a_rule_of_their_own(tmp_path: Path) -> None:
-    """Of the others in timm's layout the numbers of the families, at other sizes, say the rule."""
+    """The numbers of the families, at other sizes, say the rule of the others in timm's layout."""
     path = folder_of(tmp_path, state(), config_json("flexivit_small"))
     assert load(path).identity.card.position_interpolation == "flexivit"
 

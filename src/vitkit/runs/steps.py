@@ -85,7 +85,7 @@ def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: L
         else:
             stop.point = "before the first checkpoint was committed"
         seconds, steps, estimated = 0.0, 0, False  # the first two since the last line of the speed log
-        memory = 0
+        memory = 0  # the peak so far, asked for at the first step and at each line of the log
         first_ended = time.monotonic()
         began, waited_before = time.monotonic(), world.activity.waited
         # Closed where an error ends the loop: a background save must end before the folder is unlocked.

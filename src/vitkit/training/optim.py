@@ -353,9 +353,8 @@ class PolyakAverage:
     def __init__(self, average: nn.Module, model: nn.Module) -> None:
         self.average, self.model = average, model
         # Listed once: to look for them in the modules takes some hundredths of a small model's step.
-        self.averages, self.weights = (
-            [take_local(p) for p in part.parameters()] for part in (average, model)
-        )
+        self.averages = [take_local(parameter) for parameter in average.parameters()]
+        self.weights = [take_local(parameter) for parameter in model.parameters()]
 
     @torch.no_grad()
     def update(self, decay: float, updates: int) -> None:

@@ -19,7 +19,7 @@ TEMPORARY = "VITKIT_TEST_TEMPORARY"
 """The environment variable that names the folders in which tests may write, separated as in PATH."""
 
 _OWN = [str(path) for path in CHECKOUT.iterdir() if path.name not in ("runs", "dist", "build", "site")]
-"""What tests may read of the checkout: all but what commands make there."""
+"""Tests may read these of the checkout: all but what commands make there."""
 _SYSTEM = (
     "/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/dev", "/run", "/var/lib",
 )  # fmt: skip
