@@ -423,6 +423,7 @@ def test_no_optimizer_imports_pytorchs_compiler() -> None:
         lambda groups: SGD(groups, 0.9, torch.float32),
         lambda groups: SGD(groups, 0.9, torch.bfloat16),
         lambda groups: BFloat16AdamW(groups, (0.9, 0.99)),
+        lambda groups: Muon(groups, groups[0]["params"][1:], (0.9, 0.99)),
     ],
 )
 def test_an_optimiser_skips_a_step_that_is_not_finite_by_itself(make: Callable[[Any], Any]) -> None:
@@ -432,8 +433,8 @@ def test_an_optimiser_skips_a_step_that_is_not_finite_by_itself(make: Callable[[
     assert vars(made)["_step_supports_amp_scaling"]
     copied = [nn.Parameter(weight.detach().clone()) for weight in weights]
     plain = make([{"params": copied, "weight_decay": 0.1}])
-    for optimizer in (made, plain):
-        optimizer.param_groups[0]["lr"] = 0.5
+    for group in (*made.param_groups, *plain.param_groups):
+        group["lr"] = 0.5
 
     def step(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], gradient: float) -> None:
         for parameter in parameters:
@@ -446,7 +447,7 @@ def test_an_optimiser_skips_a_step_that_is_not_finite_by_itself(make: Callable[[
         if not is_skipped:
             step(plain, copied, gradient)
         for state in plain.state.values():
-            if is_skipped and "step" in state:  # it counts those, too
+            if is_skipped and "step" in state and isinstance(made, BFloat16AdamW):  # it counts those, too
                 state["step"] += 1
         for weight, expected in zip(weights, copied, strict=True):
             torch.testing.assert_close(weight, expected, rtol=1e-6, atol=0)

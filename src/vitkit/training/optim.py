@@ -250,10 +250,24 @@ class Muon(Optimizer):
         self.muon = torch.optim.Muon(hidden, lr=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw")
         self.adamw = AdamW(others, betas)
         self.muon.state = self.adamw.state = self.state
+        self._step_supports_amp_scaling = True  # as `SGD`
 
+    @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Make one update. `closure` is PyTorch's and is not called."""
-        self.muon.step()  # type: ignore[no-untyped-call]
+        skipped: Tensor | None = getattr(self, "found_inf", None)
+        if skipped is None:
+            self.muon.step()  # type: ignore[no-untyped-call]
+        else:  # PyTorch's Muon skips no step: what it changed is put back
+            matrices = [p for group in self.muon.param_groups for p in group["params"] if p.grad is not None]
+            for p in matrices:
+                self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+            changed = [*matrices, *(self.state[p]["momentum_buffer"] for p in matrices)]
+            before = [tensor.clone() for tensor in changed]
+            self.muon.step()  # type: ignore[no-untyped-call]
+            pairs = zip(before, changed, strict=True)
+            torch._foreach_copy_(changed, [torch.where(skipped > 0, old, new) for old, new in pairs])
+            setattr(self.adamw, "found_inf", skipped)  # noqa: B010
         self.adamw.step()
 
 
