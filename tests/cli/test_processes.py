@@ -24,6 +24,8 @@ RUN = (
     *("--steps", "15", "--batch-size", "33", "--mixup", "0.2", "--micro-batch-size", "20", "--threads", "1"),
     *("--checkpoint-every", "5", "--evaluate-every", "5", "--log-every", "5"),
 )
+LONGER = ("--steps", "120", "--evaluate-every", "40")
+"""Enough steps that a run is killed before its end, however late a busy machine sees its checkpoint."""
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
@@ -56,7 +58,7 @@ def test_two_processes_train_what_one_does_and_the_same_bits_though_one_of_them_
 ) -> None:
     """tests/jobs/test_unkillable.py kills three processes, whose sums could be taken in another order."""
     alone, run, whole = (tmp_path / name for name in ("alone", "run", "whole"))
-    options = (*RUN, "--fewshot.data", "digits", "--fewshot.shots", "1,5")
+    options = (*RUN, *LONGER, "--fewshot.data", "digits", "--fewshot.shots", "1,5")
     assert command([*options, "--out", str(alone)]) == 0
     several = (*options, "--processes", "2", "--sharding", "fsdp", "--out")
     finish(start(*several, str(whole)))
@@ -64,7 +66,9 @@ def test_two_processes_train_what_one_does_and_the_same_bits_though_one_of_them_
     while not (run / "checkpoints" / "step-00000010" / "COMMIT").exists():
         assert process.poll() is None, finish(process)
         time.sleep(0.02)
-    os.kill(children(process.pid)[-1], signal.SIGKILL)
+    workers = children(process.pid)
+    assert workers, finish(process)
+    os.kill(workers[-1], signal.SIGKILL)
     err = finish(process, 1).err
     assert "was ended by SIGKILL" in err and "run the same command again" in err
     out = finish(start(*several, str(run))).out
