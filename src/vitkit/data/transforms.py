@@ -7,8 +7,9 @@ section 3), by Pillow, as in timm (`data/auto_augment.py`) and torchvision (`tra
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,16 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from vitkit.data.channels import border_of, by_threes, to_rgb
 from vitkit.data.config import JPEG_SCALES, Augmentation, Preprocessing
-from vitkit.kernels.resample import PILLOW_FILTERS, Matrix, Neighbours, resample, sample, turn
+from vitkit.kernels.resample import (
+    PILLOW_FILTERS,
+    Matrix,
+    Neighbours,
+    has_kernel,
+    make_views,
+    resample,
+    sample,
+    turn,
+)
 
 Pixels = NDArray[np.uint8]  # (height, width, channels), 3 unless the rule of decoding says otherwise
 
@@ -212,10 +222,10 @@ class RandomView:
         most = min(self.crop[2] // rows, self.crop[3] // columns)
         return next((scale for scale in JPEG_SCALES if scale <= most), 1)
 
-    def pixels(self, image: Pixels, out: Pixels | None = None) -> Pixels:
-        """Make the view (height, width, C) of an image, and write it into `out` if that is given.
+    def place(self, image: Pixels) -> "Placed":
+        """Cut an image of the size that the crop was drawn for, or that image at a smaller scale.
 
-        The image has the size that the crop was drawn for, or is that image at a smaller scale.
+        All is drawn here but what `distort` draws.
         """
         assert self.size is not None
         augmentation, rng = self.augmentation, self.rng
@@ -224,7 +234,20 @@ class RandomView:
             top, bottom = _scaled(top, top + height, self.size[0], image.shape[0])
             left, right = _scaled(left, left + width, self.size[1], image.shape[1])
             image = image[top:bottom, left:right]
-        if augmentation.flip and rng.random() < 0.5:
+        mirrored = augmentation.flip and rng.random() < 0.5
+        degrees = augmentation.rotate * (2 * rng.random() - 1) if augmentation.rotate else 0.0
+        down = right = 0
+        if augmentation.shift:
+            down, right = (_below(2 * augmentation.shift + 1, rng) - augmentation.shift for _ in range(2))
+        return Placed(image, mirrored, degrees, down, right)
+
+    def pixels(self, image: Pixels, out: Pixels | None = None) -> Pixels:
+        """Make the view (height, width, C) of an image, and write it into `out` if that is given.
+
+        The image has the size that the crop was drawn for, or is that image at a smaller scale.
+        """
+        image, mirrored, degrees, down, right = self.place(image)
+        if mirrored:
             image = image[:, ::-1]
         if self.crop is not None:
             # The crop is cut out first, so that resizing cannot look at pixels beyond its border.
@@ -233,16 +256,45 @@ class RandomView:
             image = resize_box(image, whole, size, self.preprocessing, out=out)
         else:
             image = preprocess(image, self.preprocessing, out)
-        # Drawn before the shift: the pixels of a run depend on the order.
-        degrees = augmentation.rotate * (2 * rng.random() - 1) if augmentation.rotate else 0.0
-        if augmentation.shift:
-            down, right = (_below(2 * augmentation.shift + 1, rng) - augmentation.shift for _ in range(2))
+        if down or right or degrees:
             image = _move(image, down, right, degrees)
-        elif degrees:
-            image = _move(image, 0, 0, degrees)
-        image = distort(image, augmentation, rng)
+        image = distort(image, self.augmentation, self.rng)
         # The changes after the resize may have made a new image.
         return write_to(image, out)
+
+
+class Placed(NamedTuple):
+    """A part (H, W, C) of an image, and how it is moved once it is resized."""
+
+    part: Pixels
+    mirrored: bool
+    degrees: float
+    down: int
+    right: int
+
+
+def can_make_batches(rule: Preprocessing, augmentation: Augmentation) -> bool:
+    """Whether `make_batch` makes all views of whole images on this machine."""
+    changes = augmentation.rand_augment or augmentation.random_erasing or augmentation.jpeg_scaling
+    resizes = augmentation.crop_area is not None and rule.antialias and rule.decode.channels == 3
+    return resizes and not changes and has_kernel(rule.interpolation)
+
+
+def make_batch(placed: Sequence[Placed], rule: Preprocessing, out: NDArray[np.uint8]) -> None:
+    """Make the views of a batch by one call: where images are small, most of the time was that of calls.
+
+    Args:
+        placed: by `RandomView.place`, parts of arrays (H, W, 3) that are contiguous.
+        rule: the size and the filter.
+        out: `(B, 3, height, width)`, to which they are written.
+    """
+    height, width = rule.image_size
+    matrices = [_turning(height, width, view.degrees)[1] if view.degrees else None for view in placed]
+    views = [
+        (view.part, view.mirrored, view.down, view.right, matrix)
+        for view, matrix in zip(placed, matrices, strict=True)
+    ]
+    make_views(views, rule.interpolation, _turning(height, width, 0.0)[0], out)
 
 
 def _scaled(start: int, stop: int, size: int, scaled: int) -> tuple[int, int]:
@@ -318,6 +370,17 @@ def _shift(image: Pixels, down: int, right: int) -> Pixels:
     return out
 
 
+def _turning(height: int, width: int, degrees: float) -> tuple[int, Matrix]:
+    """Compute the pixels of padding and Pillow's matrix that turn an image anticlockwise about its centre."""
+    # Half of the diagonal reaches this far beyond half of the shorter side; 1 for the interpolation.
+    pad = math.ceil((math.hypot(height, width) - min(height, width)) / 2) + 1
+    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    middle_x, middle_y = width / 2, height / 2
+    over = middle_x + pad - cosine * middle_x + sine * middle_y
+    under = middle_y + pad - sine * middle_x - cosine * middle_y
+    return pad, (cosine, -sine, over, sine, cosine, under)
+
+
 def _move(image: Pixels, down: int, right: int, degrees: float) -> Pixels:
     """Shift an image, then turn it anticlockwise about its centre, bilinearly; edge pixels are repeated.
 
@@ -326,13 +389,7 @@ def _move(image: Pixels, down: int, right: int, degrees: float) -> Pixels:
     if not degrees:
         return _shift(image, down, right)
     height, width = image.shape[:2]
-    # Half of the diagonal reaches this far beyond half of the shorter side; 1 for the interpolation.
-    pad = math.ceil((math.hypot(height, width) - min(height, width)) / 2) + 1
-    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    middle_x, middle_y = width / 2, height / 2
-    over = middle_x + pad - cosine * middle_x + sine * middle_y
-    under = middle_y + pad - sine * middle_x - cosine * middle_y
-    matrix: Matrix = (cosine, -sine, over, sine, cosine, under)
+    pad, matrix = _turning(height, width, degrees)
     if (turned := turn(image, (down, right), pad, matrix)) is not None:
         return turned
     rows = np.clip(np.arange(-pad, height + pad) - down, 0, height - 1)

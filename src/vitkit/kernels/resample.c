@@ -262,6 +262,32 @@ void turn(const uint8_t *in, ptrdiff_t by_row, ptrdiff_t by_column, ptrdiff_t by
         }
 }
 
+/* The views of a batch (count, 3, rows, columns): parts of images resized, mirrored, shifted and turned.
+ *
+ * numbers: for each view the address of its part, bytes from row to row, height, width, mirrored, rows_first, whether it
+ * is moved, and by how many pixels down and to the right. matrices: six numbers for each, as `turn` takes them. Returns
+ * 0 where memory lacks. */
+int views(const int64_t *numbers, const double *matrices, int count, int filter, int pad, uint8_t *out, int rows,
+          int columns) {
+    ptrdiff_t plane = (ptrdiff_t)rows * columns;
+    uint8_t *flat = malloc(3 * plane), *turned = malloc(3 * plane);
+    int ok = flat && turned;
+    for (int i = 0; ok && i < count; i++, numbers += 9, matrices += 6) {
+        const uint8_t *in = (const uint8_t *)numbers[0];
+        int height = (int)numbers[2], width = (int)numbers[3], moves = (int)numbers[6];
+        float box[] = {0, 0, (float)width, (float)height};
+        uint8_t *place = out + 3 * plane * i;
+        ok = resample(in, numbers[1], height, width, (int)numbers[4], box, filter, (int)numbers[5], rows, columns, 0, rows,
+                      0, columns, moves ? flat : place, moves ? 3 * columns : columns, moves ? 3 : 1, moves ? 1 : plane);
+        if (!ok || !moves) continue;
+        turn(flat, 3 * columns, 3, 1, rows, columns, 3, (int)numbers[7], (int)numbers[8], pad, matrices, turned);
+        for (int y = 0; y < rows; y++) put_row(turned + 3 * y * columns, columns, place + y * columns, 1, plane);
+    }
+    free(flat);
+    free(turned);
+    return ok;
+}
+
 int trial(void) {
     uint8_t in[3 * 8 * 8] = {0}, out[3 * 5 * 5];
     float box[] = {0, 0, 8, 8};

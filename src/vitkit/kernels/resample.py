@@ -7,6 +7,7 @@ results) and 28 (bicubic).
 """
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,7 @@ def resample(
     if out is None:
         out = np.empty((y1 - y0, x1 - x0, 3), np.uint8)
     rows, columns = size
-    # Pillow rounds between its two passes, so that their order shows. It begins with the rows from 13.0 where
-    # that leaves less to do, in 12.2 and 12.3 for very tall images, and never before.
-    if PILLOW_VERSION >= (13, 0):
-        rows_first = height - rows > max(0, 2 * (width - columns))
-    else:
-        rows_first = PILLOW_VERSION >= (12, 2) and height > 100 * width and height > rows
+    rows_first = _begins_with_rows(height, width, rows, columns)
     done = library.resample(
         *(_pointer(pixels), ctypes.c_ssize_t(pixels.strides[0]), height, width, mirrored),
         *((ctypes.c_float * 4)(left, top, right, bottom), _FILTERS[interpolation], rows_first, rows, columns),
@@ -75,7 +71,21 @@ def resample(
     return out
 
 
+def _begins_with_rows(height: int, width: int, rows: int, columns: int) -> bool:
+    """Whether Pillow resizes an image of this height and width by its rows first.
+
+    It rounds between its two passes, so that their order shows. It begins with the rows from 13.0 where that
+    leaves less to do, in 12.2 and 12.3 for very tall images, and never before.
+    """
+    if PILLOW_VERSION >= (13, 0):
+        return height - rows > max(0, 2 * (width - columns))
+    return PILLOW_VERSION >= (12, 2) and height > 100 * width and height > rows
+
+
 Matrix = tuple[float, float, float, float, float, float]
+View = tuple[Pixels, bool, int, int, Matrix | None]
+"""A part of an image (H, W, 3) whose columns are next to each other, whether it is mirrored, pixels down and
+to the right, and the matrix as for `turn`; None: it is not turned."""
 Neighbours = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
 """Along one axis: index before, index after, and weight of the one after."""
 
@@ -133,6 +143,36 @@ def turn(
     return out
 
 
+def make_views(views: Sequence[View], interpolation: str, pad: int, out: NDArray[np.uint8]) -> None:
+    """Resize, mirror and move parts of images as `resample` and `turn` do, where `has_kernel`.
+
+    Args:
+        views: of the images of the batch.
+        interpolation: as for `resample`.
+        pad: as for `turn`.
+        out: the batch `(B, 3, rows, columns)`.
+    """
+    library = _library()
+    assert library is not None, "expected that there is a kernel"
+    rows, columns = out.shape[2:]
+    numbers, still = [], (1.0, 0.0, float(pad), 0.0, 1.0, float(pad))
+    for part, mirrored, down, right, matrix in views:
+        height, width = part.shape[:2]
+        rows_first = _begins_with_rows(height, width, rows, columns)
+        moves = bool(down or right or matrix)
+        numbers.append(
+            (part.ctypes.data, part.strides[0], height, width, mirrored, rows_first, moves, down, right)
+        )
+    whole = np.array(numbers, np.int64)
+    matrices = np.array([matrix or still for *_, matrix in views])
+    done = library.views(
+        *(_pointer(whole), _pointer(matrices), len(views), _FILTERS[interpolation], pad),
+        *(_pointer(out), rows, columns),
+    )
+    if not done:
+        raise MemoryError("not enough memory to resize an image")
+
+
 def _pointer(array: NDArray[Any]) -> ctypes.c_void_p:
     """Give the address of an array, which the caller holds; `array.ctypes` takes five times as long."""
     return ctypes.c_void_p(array.ctypes.data)
@@ -146,6 +186,11 @@ def prepare_resampling() -> bool:
     if _library() is None and load(SOURCE, compile_it=True).library is not None:
         _library.cache_clear()
     return _library() is not None
+
+
+def has_kernel(interpolation: str) -> bool:
+    """Whether the kernel has been compiled and knows a filter."""
+    return interpolation in _FILTERS and _library() is not None
 
 
 @cache

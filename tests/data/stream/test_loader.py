@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,9 +15,12 @@ from numpy.typing import NDArray
 from tests.helpers.augmenting import augment
 from tests.helpers.noise_samples import AUGMENTATION, PREPROCESSING, Noise, assert_equal, train_loader
 from tests.helpers.refusals import refused, undecodable
+from vitkit.data import transforms
+from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.data.decode.image import Header
 from vitkit.data.sources import check_decode_memory, keep_in_memory, largest_decoding
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches, sample_at, sample_rng
+from vitkit.kernels.resample import prepare_resampling
 
 # Of Python 3.12 about forking beside threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -189,6 +194,38 @@ def test_memory_holds_the_same_pixels() -> None:
         assert in_memory.held.size(index) == noise.size(index)
         assert (in_memory.key(index), in_memory.header(index)) == (f"noise {index}", noise.header(index))
     assert in_memory.labels is noise.labels and len(in_memory) == 10
+
+
+@pytest.mark.parametrize("size", [(8, 8), (19, 5)])
+def test_images_in_memory_are_changed_together_to_the_same_pixels(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_batch = Mock(wraps=transforms.make_batch)
+    monkeypatch.setattr(transforms, "make_batch", make_batch)
+    has_kernel = prepare_resampling()
+    changes: tuple[dict[str, Any], ...] = (
+        {"flip": True},
+        {"flip": False, "rotate": 30.0, "crop_area": (0.5, 1.0)},
+        {"shift": 3},
+        {"rotate": 12.0, "shift": 20, "crop_aspect": None},
+        {"crop_area": None, "shift": 1},
+        {"rand_augment": 1},
+    )
+    bad = frozenset({3})
+    for number, change in enumerate(changes):
+        for interpolation, spoiled in (("bicubic", frozenset[int]()), ("lanczos", bad), ("nearest", bad)):
+            rule = Preprocessing(size, interpolation=interpolation)  # type: ignore[arg-type]
+            noise = Noise(9, bad=spoiled)
+            kept = keep_in_memory(noise, 10**6)
+            of_files, of_memory = (
+                TrainLoader(samples, rule, Augmentation(**change), batch_size=16, seed=number, bad_quota=1)
+                for samples in (noise, kept)
+            )
+            make_batch.reset_mock()
+            assert_equal(list(of_files.batches(0, 2)), list(of_memory.batches(0, 2)))
+            assert of_files.rejects == of_memory.rejects
+            together = has_kernel and interpolation == "bicubic" and number < 4
+            assert make_batch.call_count == 2 * together
 
 
 class Growing(Noise):

@@ -28,6 +28,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,8 @@ def sample_rng(seed: int, epoch: int, sample_id: int) -> np.random.Generator:
     Philox is counter-based: the seed is its key, epoch and sample are the upper half of its 256-bit counter,
     so that no two samples can meet in one stream of less than 2^128 numbers.
     """
-    counter = (sample_id << 128) | (epoch << 192)
-    return np.random.Generator(np.random.Philox(_Key(seed), counter=counter))  # type: ignore[arg-type]
+    counter = np.array((0, 0, sample_id, epoch), np.uint64)  # of a whole number it takes twice as long
+    return np.random.Generator(np.random.Philox(_key(seed), counter=counter))  # type: ignore[arg-type]
 
 
 class _Key(ISeedSequence):
@@ -96,6 +97,9 @@ class _Key(ISeedSequence):
 
     def generate_state(self, n_words: int, dtype: object = np.uint64) -> NDArray[np.uint64]:
         return self.state
+
+
+_key = cache(_Key)  # a run has one seed
 
 
 def _permute(places: NDArray[np.uint64], keys: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
@@ -340,6 +344,9 @@ class _Batches:
         rule, bad = self.preprocessing, dict[int, str]()
         # Zeros stay where a file cannot be read: every batch has the same shape, and the slot is masked.
         pixels = np.zeros((len(ids), rule.decode.channels, *rule.image_size), dtype=np.uint8)
+        if views := self._views(epochs, ids):
+            transforms.make_batch(views, rule, pixels)
+            return torch.from_numpy(pixels), bad
         for slot, (epoch, index) in enumerate(zip(epochs.tolist(), ids.tolist(), strict=True)):
             reading(index)
             out = pixels[slot].transpose(1, 2, 0)
@@ -351,6 +358,21 @@ class _Batches:
             except DecodeError as error:
                 bad[slot] = str(error)
         return torch.from_numpy(pixels), bad
+
+    def _views(self, epochs: Integers, ids: Integers) -> list[transforms.Placed]:
+        """Draw the views of a batch of images in memory that can be made together; none where they cannot."""
+        rule, augmentation, held = self.preprocessing, self.augmentation, self.samples.held
+        if augmentation is None or held is None or not transforms.can_make_batches(rule, augmentation):
+            return []
+        views = list[transforms.Placed]()
+        for epoch, index in zip(epochs.tolist(), ids.tolist(), strict=True):
+            if index in held.bad:
+                return []
+            image = held.image(index)
+            view = transforms.RandomView(rule, augmentation, sample_rng(self.seed, epoch, index))
+            view.draw(*image.shape[:2])
+            views.append(view.place(image))
+        return views
 
     def _augment(self, augmentation: Augmentation, epoch: int, index: int, out: NDArray[np.uint8]) -> None:
         # A generator of its own for each sample and epoch: carried from image to image, it would make the
