@@ -246,6 +246,7 @@ class RandomView:
 
         The image has the size that the crop was drawn for, or is that image at a smaller scale.
         """
+        augmentation, rng = self.augmentation, self.rng
         image, mirrored, degrees, down, right = self.place(image)
         if mirrored:
             image = image[:, ::-1]
@@ -258,7 +259,7 @@ class RandomView:
             image = preprocess(image, self.preprocessing, out)
         if down or right or degrees:
             image = _move(image, down, right, degrees)
-        image = distort(image, self.augmentation, self.rng)
+        image = distort(image, augmentation, rng)
         # The changes after the resize may have made a new image.
         return write_to(image, out)
 
@@ -273,11 +274,15 @@ class Placed(NamedTuple):
     right: int
 
 
+MADE_TOGETHER = ("crop_area", "crop_aspect", "flip", "shift", "rotate")
+"""The options of augmentation that `make_batch` knows; with another one, views are made one by one."""
+
+
 def can_make_batches(rule: Preprocessing, augmentation: Augmentation) -> bool:
-    """Whether `make_batch` makes all views of whole images on this machine."""
-    changes = augmentation.rand_augment or augmentation.random_erasing or augmentation.jpeg_scaling
+    """Whether `make_batch` makes the views of whole images, all changes included, on this machine."""
+    options = {name: getattr(augmentation, name) for name in MADE_TOGETHER}
     resizes = augmentation.crop_area is not None and rule.antialias and rule.decode.channels == 3
-    return resizes and not changes and has_kernel(rule.interpolation)
+    return resizes and augmentation == Augmentation(**options) and has_kernel(rule.interpolation)
 
 
 def make_batch(placed: Sequence[Placed], rule: Preprocessing, out: NDArray[np.uint8]) -> None:

@@ -216,10 +216,10 @@ def test_images_in_memory_are_changed_together_to_the_same_pixels(
         for interpolation, spoiled in (("bicubic", frozenset[int]()), ("lanczos", bad), ("nearest", bad)):
             rule = Preprocessing(size, interpolation=interpolation)  # type: ignore[arg-type]
             noise = Noise(9, bad=spoiled)
-            kept = keep_in_memory(noise, 10**6)
+            in_memory = keep_in_memory(noise, 10**6)
             of_files, of_memory = (
                 TrainLoader(samples, rule, Augmentation(**change), batch_size=16, seed=number, bad_quota=1)
-                for samples in (noise, kept)
+                for samples in (noise, in_memory)
             )
             make_batch.reset_mock()
             assert_equal(list(of_files.batches(0, 2)), list(of_memory.batches(0, 2)))
