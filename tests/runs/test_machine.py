@@ -174,13 +174,13 @@ def test_what_is_chosen_follows_from_machine_and_model() -> None:
     assert choose(compiler=True, phase="evaluation").block == "compiled"
     for facts in ({"exact": True}, {"device": "cuda"}):
         assert choose(compiler=True, **facts).block == "modules"
-    assert choose("ViT-48x4x3/4").precision == "float32"
+    assert choose("ViT-64x4x4/4").precision == "float32"
     assert choose("ViT-96x6x3/4").precision == "bfloat16"
     assert choose("ViT-128x6x2/4").precision == "bfloat16"
     assert choose("BiT-R50x1") == choose("BiT-R1-1x0.5") == Compute("bfloat16")
     assert choose("BiT-R50x1", phase="evaluation") == PLAIN
     assert choose("R1-1x0.5+ViT-128x2x2/8").precision == "bfloat16"
-    assert choose("R1-1x0.5+ViT-32x2x2/8").precision == "float32"
+    assert choose("R1-1x0.5+ViT-64x2x2/8").precision == "float32"
     assert choose("R50+ViT-B/16", phase="prediction") == Compute("float32", "fused", "class_token")
     assert choose(device="cuda", features={"bfloat16"}) == Compute("bfloat16", "fused", "class_token")
     assert choose(device="cuda", features=()).precision == "float32"

@@ -293,6 +293,8 @@ class TerminalListener(Listener):
             ) -> None:
                 nonlocal last_line
                 bar.update(number, completed=done, total=task.total if total is None else total)
+                if not (is_shown or milestone) and time.monotonic() - last_line < LINE_SECONDS:
+                    return  # the time left takes a hundredth of a small model's step
                 counts = [count for count in (task.completed, task.total) if count is not None]
                 count = "/".join(format_bytes(n) if unit == "bytes" else f"{n:,.0f}" for n in counts)
                 seconds = task.time_remaining
@@ -300,7 +302,7 @@ class TerminalListener(Listener):
                 fits = cell_len(detail) <= err.width - BAR_COLUMNS
                 beside, below = (detail, "") if fits else ("", detail)
                 bar.update(number, count=count, left=left, beside=beside, below=below)
-                if is_shown or (not milestone and time.monotonic() - last_line < LINE_SECONDS):
+                if is_shown:
                     return
                 last_line = time.monotonic()
                 parts = [f"{task.description} {count}", left, detail]

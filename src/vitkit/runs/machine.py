@@ -45,9 +45,10 @@ from vitkit.world import world_of_environment
 MOST_THREADS = 4096
 """Largest number of threads, several times the cores of the largest machines: more is a mistyped option."""
 
-NARROWEST_BFLOAT16 = 64
-"""Width from which bfloat16 is chosen on a processor that has it. At 96 training is 1.7 times as fast and at
-64 1.1 times, and short runs end as well (docs/results/speed.md). Narrower models were not tried."""
+NARROWEST_BFLOAT16 = 96
+"""Width from which bfloat16 is chosen on a processor that has it. At 96 training is 1.7 times as fast, and
+short runs end as well. At 64 it is 1.1 times as fast, and the digits end a little worse
+(docs/results/speed.md)."""
 
 MOST_EXPLICIT_TOKENS = 640
 """Tokens up to which explicit attention is chosen. It holds a weight for every pair of them, whose memory

@@ -361,14 +361,14 @@ class PolyakAverage:
 
     Args:
         average: a copy of it, whose weights become the average.
-        model: what is trained. Its parameters stay the same tensors.
+        model: what is trained. Its parameters and buffers stay the same tensors.
     """
 
     def __init__(self, average: nn.Module, model: nn.Module) -> None:
-        self.average, self.model = average, model
         # Listed once: to look for them in the modules takes some hundredths of a small model's step.
         self.averages = [take_local(parameter) for parameter in average.parameters()]
         self.weights = [take_local(parameter) for parameter in model.parameters()]
+        self.buffers = list(zip(average.buffers(), model.buffers(), strict=True))
 
     @torch.no_grad()
     def update(self, decay: float, updates: int) -> None:
@@ -382,7 +382,7 @@ class PolyakAverage:
         # weights. The numbers 1 and 10 are TensorFlow's (`ExponentialMovingAverage`).
         decay = min(decay, (1 + updates) / (10 + updates))
         torch._foreach_lerp_(self.averages, self.weights, 1 - decay)
-        for averaged, buffer in zip(self.average.buffers(), self.model.buffers(), strict=True):
+        for averaged, buffer in self.buffers:
             averaged.copy_(buffer)
 
 

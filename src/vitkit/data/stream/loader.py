@@ -28,7 +28,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +313,15 @@ def evaluation_batches(
         yield batch
 
 
+BATCHES_TOGETHER = 16
+"""Batches whose samples are computed at a time."""
+
+
+@lru_cache(maxsize=2)  # a loader goes through them in order
+def _part_of_stream(part: int, length: int, num_samples: int, seed: int) -> tuple[Integers, Integers]:
+    return sample_at(np.arange(part * length, (part + 1) * length), num_samples, seed)
+
+
 @dataclass(frozen=True)
 class _Batches:
     """The batches of a loader: the pixels of each are a pure function of its number."""
@@ -328,11 +337,15 @@ class _Batches:
     seed: int = 0
 
     def epochs_and_ids(self, number: int) -> tuple[Integers, Integers]:
-        start = number * self.batch_size
         if self.indices is not None:
+            start = number * self.batch_size
             ids = self.indices[start : start + self.batch_size]
             return np.zeros_like(ids), ids
-        return sample_at(start + self.places, len(self.samples), self.seed)
+        # Of some batches together, because for one most of the time would be numpy's for each call.
+        group, place = divmod(number, BATCHES_TOGETHER)
+        stream = _part_of_stream(group, self.batch_size * BATCHES_TOGETHER, len(self.samples), self.seed)
+        epochs, ids = (numbers[place * self.batch_size + self.places] for numbers in stream)
+        return epochs, ids
 
     def compute(self, epochs: Integers, ids: Integers, reading: Reading = lambda index: None) -> Result:
         """Compute the pixels of a batch (B, C, H, W), and the reasons of the slots that could not be read.
@@ -359,10 +372,16 @@ class _Batches:
                 bad[slot] = str(error)
         return torch.from_numpy(pixels), bad
 
+    @cached_property
+    def _makes_batches(self) -> bool:
+        return self.augmentation is not None and transforms.can_make_batches(
+            self.preprocessing, self.augmentation
+        )
+
     def _views(self, epochs: Integers, ids: Integers) -> list[transforms.Placed]:
         """Draw the views of a batch of images in memory that can be made together; none where they cannot."""
         rule, augmentation, held = self.preprocessing, self.augmentation, self.samples.held
-        if augmentation is None or held is None or not transforms.can_make_batches(rule, augmentation):
+        if augmentation is None or held is None or not self._makes_batches:
             return []
         views = list[transforms.Placed]()
         for epoch, index in zip(epochs.tolist(), ids.tolist(), strict=True):
