@@ -12,12 +12,12 @@ import inspect
 import re
 import shlex
 import sys
-import textwrap
 import types
 import typing
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -42,14 +42,21 @@ def read_field_texts(options: type) -> dict[str, str]:
         keys = options.__annotations__.keys()
         owners = [kind for kind in named if is_typeddict(kind) and kind.__annotations__.keys() <= keys]
     for owner in owners:
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
-        except OSError:
-            return {}
-        for statement, below in pairwise(getattr(tree.body[0], "body", [])):
+        body = _parsed(owner.__module__).get(owner.__name__, [])
+        for statement, below in pairwise(body):
             if isinstance(statement, ast.AnnAssign) and isinstance(below, ast.Expr):
                 texts[ast.unparse(statement.target)] = " ".join(ast.literal_eval(below.value).split())
     return texts
+
+
+@cache  # `inspect` parses a file again for each of its classes
+def _parsed(module: str) -> dict[str, list[ast.stmt]]:
+    """Parse a module's source, if there is one; returns the statements of its classes by their names."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except OSError:
+        return {}
+    return {node.name: node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
 def read_signature(module: str, name: str) -> Callable[..., Any]:
