@@ -251,7 +251,7 @@ def importing() -> Iterator[None]:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Have Python look for garbage neither while libraries are imported, a sixth of torch's time, nor in them."""
+    """Look for no garbage while libraries are imported, which takes a sixth of torch's time, nor in them."""
     gc.disable()
     try:
         yield
