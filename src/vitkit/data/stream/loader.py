@@ -380,8 +380,8 @@ class _Batches:
 
     def _views(self, epochs: Integers, ids: Integers) -> list[transforms.Placed]:
         """Draw the views of a batch of images in memory that can be made together; none where they cannot."""
-        rule, augmentation, held = self.preprocessing, self.augmentation, self.samples.held
-        if augmentation is None or held is None or not self._makes_batches:
+        rule, augmentation = self.preprocessing, self.augmentation
+        if augmentation is None or (held := self.samples.held) is None or not self._makes_batches:
             return []
         views = list[transforms.Placed]()
         for epoch, index in zip(epochs.tolist(), ids.tolist(), strict=True):
