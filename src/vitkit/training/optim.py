@@ -9,7 +9,7 @@ head come after the last one.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -256,18 +256,15 @@ class Muon(Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Make one update. `closure` is PyTorch's and is not called."""
         skipped: Tensor | None = getattr(self, "found_inf", None)
-        if skipped is None:
-            self.muon.step()  # type: ignore[no-untyped-call]
-        else:  # PyTorch's Muon skips no step: what it changed is put back
-            matrices = [p for group in self.muon.param_groups for p in group["params"] if p.grad is not None]
-            for p in matrices:
-                self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
-            changed = [*matrices, *(self.state[p]["momentum_buffer"] for p in matrices)]
-            before = [tensor.clone() for tensor in changed]
-            self.muon.step()  # type: ignore[no-untyped-call]
-            pairs = zip(before, changed, strict=True)
-            torch._foreach_copy_(changed, [torch.where(skipped > 0, old, new) for old, new in pairs])
+        changed, before = list[Tensor](), list[Tensor]()
+        if skipped is not None:  # PyTorch's Muon skips no step: what it changes is put back
             setattr(self.adamw, "found_inf", skipped)  # noqa: B010
+            changed = [p for group in self.muon.param_groups for p in group["params"] if p.grad is not None]
+            changed += [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)) for p in changed]
+            before = [tensor.clone() for tensor in changed]
+        self.muon.step()  # type: ignore[no-untyped-call]
+        for tensor, old in zip(changed, before, strict=True):
+            tensor.copy_(torch.where(cast("Tensor", skipped) > 0, old, tensor))
         self.adamw.step()
 
 

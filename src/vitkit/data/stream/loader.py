@@ -387,10 +387,9 @@ class _Batches:
         for epoch, index in zip(epochs.tolist(), ids.tolist(), strict=True):
             if index in held.bad:
                 return []
-            image = held.image(index)
             view = transforms.RandomView(rule, augmentation, sample_rng(self.seed, epoch, index))
-            view.draw(*image.shape[:2])
-            views.append(view.place(image))
+            view.draw(*held.size(index))
+            views.append(view.place(held.image(index)))
         return views
 
     def _augment(self, augmentation: Augmentation, epoch: int, index: int, out: NDArray[np.uint8]) -> None:
