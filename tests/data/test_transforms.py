@@ -24,7 +24,6 @@ from vitkit.data.config import (
     Interpolation,
     Preprocessing,
     Resize,
-    refuse_augmentation,
 )
 from vitkit.data.decode.image import decode, decode_image, header
 from vitkit.data.stream.loader import sample_rng
@@ -440,10 +439,6 @@ def test_any_number_of_channels_is_moved_and_erased_but_not_coloured() -> None:
     assert np.array_equal(by_threes(wide, lambda part: part[::-1]), wide[::-1])
     for wrong in (0, -1, 5000):
         refused("channels is from 1 to", DecodeRule, channels=wrong)
-    refuse_augmentation(Augmentation(rand_augment=2), 1)
-    refuse_augmentation(Augmentation(), 5)
-    said = r"rand_augment.* 4 channels.*rand_augment 0"
-    refused(said, refuse_augmentation, Augmentation(rand_augment=2), 4)
 
 
 def test_a_border_is_transparent_or_grey() -> None:

@@ -23,7 +23,6 @@ from vitkit.weights.files.download import cache_folder
 from vitkit.weights.formats.timm import vit_rows
 from vitkit.weights.loading import fit_channels
 from vitkit.weights.model_card import preprocessing_of
-from vitkit.weights.published import is_address
 
 TOLERANCE = 1e-5
 """Logits and features have a spread of about 1, in float32: the rounding of twelve blocks."""
@@ -35,14 +34,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
-    fetch = download.fetch
+    def refuse(address: str, expected: object) -> None:
+        raise VitkitError(f"{address} was to be fetched.")
 
-    def refuse(path: str, progress: object) -> download.Fetched:
-        if is_address(path):
-            raise VitkitError(f"{path} was to be fetched.")
-        return fetch(path)
-
-    monkeypatch.setattr(download, "fetch", refuse)
+    monkeypatch.setattr(download, "from_hub", refuse)
     return cache_folder()
 
 

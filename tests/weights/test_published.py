@@ -260,10 +260,10 @@ def test_a_pinned_start_is_fetched_as_that(monkeypatch: pytest.MonkeyPatch) -> N
     assert pinned.pinned_address == f"{plain.address}@{COMMIT}#sha256={DIGEST}"
     assert server.pinned_address == f"https://b/x.npz#sha256={DIGEST}"
     fetch = Mock(return_value=Fetched(Path("somewhere")))
-    monkeypatch.setattr(download, "fetch", fetch)
-    monkeypatch.setattr(download, "find_start_named", lambda _: pinned)
-    download.fetch_any("vit-b16-in21k")
-    assert fetch.call_args.args[0] == pinned.pinned_address
+    monkeypatch.setattr(download, "from_hub", fetch)
+    monkeypatch.setattr(download, "find_start_named", {"vit-b16-in21k": pinned}.get)
+    download.fetch("vit-b16-in21k")
+    fetch.assert_called_once_with(f"{plain.address}@{COMMIT}", DIGEST)
 
 
 def test_how_many_starts_are_pinned_is_said(capsys: pytest.CaptureFixture[str]) -> None:

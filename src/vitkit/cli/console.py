@@ -256,11 +256,11 @@ def download(*paths: str | Path) -> None:
         address = str(path) if start is None else start.address
         if is_address(path) and not address.startswith("hf:"):
             # Here, as it imports torch: an exported folder is read without it.
-            from vitkit.weights.files.download import fetch_any
+            from vitkit.weights.files.download import fetch
 
             name = PurePosixPath(address.split("#")[0].split("?")[0]).name
             with TerminalListener().progress(f"fetching {name}", unit="bytes") as progress:
-                fetch_any(path, progress)
+                fetch(path, progress)
 
 
 class TerminalListener(Listener):

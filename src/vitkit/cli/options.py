@@ -205,7 +205,7 @@ def call(function: Callable[..., Any], given: Mapping[str, Any], options: Sequen
     named |= {name: listener for name in hints if name == "listener"}
     for section in {path.partition(".")[0] for path in given if "." in path} & {*hints}:
         within = {path.partition(".")[2]: given[path] for path in given if path.startswith(f"{section}.")}
-        named[section] = verb_options.dataclass_in(hints[section])(**within)
+        named[section] = verb_options.value_type(hints[section])[0](**within)
     with in_options(options, given):
         return function(*positional, **named)
 
@@ -245,19 +245,15 @@ def importing() -> Iterator[None]:
     # The first import of torch takes seconds in which nothing else is to be seen.
     first = "torch" not in sys.modules
     waiting = TerminalListener().progress("importing libraries") if first else nullcontext()
-    with stop_signals() as stop, stop.held(), waiting, _without_collection() if first else nullcontext():
-        yield
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Look for no garbage while libraries are imported, which takes a sixth of torch's time, nor in them."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
+    with stop_signals() as stop, stop.held(), waiting:
+        if first:  # to look for garbage meanwhile would take a sixth of torch's time
+            gc.disable()
+        try:
+            yield
+        finally:
+            if first:  # and later a look at all that was imported
+                gc.freeze()
+                gc.enable()
 
 
 def read_names(sources: Sequence[str]) -> tuple[str, ...]:

@@ -47,12 +47,8 @@ FIRST = {
 """The options of each verb of training that stand before those of a run."""
 TASKS = tuple(Option(name, "task", "TASK", choices=get_args(TaskName)) for name in ("--task", "--objective"))
 """The options that name the task, which decides what other options there are."""
-
-
-def options_of_run(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are fields of a run."""
-    names = {part.name for part in fields(Run)} - {"recipe"}
-    return {path: given[path] for path in given if path.split(".")[0] in names}
+OF_A_RUN = {part.name for part in fields(Run)} - {"recipe"}
+"""The first parts of the paths of options that are fields of a run."""
 
 
 def recipe_of(given: Mapping[str, Any], arguments: Sequence[str] = ()) -> Run:
@@ -115,7 +111,7 @@ def main(arguments: list[str], verb: str) -> None:
         given |= {"start.start": start} if start else {"data": data}
     if resume is not None and {field.name for field in fields(ThenOptions)} & {*given}:
         raise VitkitError("--then compares runs of its own: give its command again, without --resume.")
-    options = options_of_run(given)
+    options = {path: given[path] for path in given if path.partition(".")[0] in OF_A_RUN}
     own: dict[str, Any] = {name: value for name, value in given.items() if name not in options}
     own["listener"] = TerminalListener()
     with in_options(table, given):

@@ -253,8 +253,8 @@ def describe(
         if hint is Listener or isinstance(hint, str) or name in (*without, "command"):
             continue
         text, place = texts.get(name, ""), f"{path}{name}"
-        nested = type(value) if is_dataclass(value) else dataclass_in(hint)
-        if nested is not None:
+        nested = type(value) if is_dataclass(value) else value_type(hint)[0]
+        if is_dataclass(nested):
             heading = text or re.split(r"(?<=\.)\s", " ".join((nested.__doc__ or "").split()), maxsplit=1)[0]
             options += describe(nested, value, path=f"{place}.", group=heading)
             continue
@@ -312,12 +312,6 @@ def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positi
         names_weights=item == str | Path and value in WEIGHTS,
         names_images=value == "DATA" or field == "root" or (field, item) == ("path", str),
     )
-
-
-def dataclass_in(hint: Any) -> Any:
-    """Return the dataclass that a type is, or is beside None; None for another type."""
-    parts = [part for part in typing.get_args(hint) or (hint,) if part is not type(None)]
-    return parts[0] if len(parts) == 1 and is_dataclass(parts[0]) else None
 
 
 def value_type(hint: Any) -> tuple[Any, int]:

@@ -476,7 +476,8 @@ def study_base(given: Mapping[str, Any], of_study: Mapping[str, Any], study: str
             f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch, --log or "
             "--dry-run."
         )
-    changes, default = train.options_of_run(given), train.recipe_of(of_study)
+    changes = {path: given[path] for path in given if path.partition(".")[0] in train.OF_A_RUN}
+    default = train.recipe_of(of_study)
     with options.in_options(train.describe_training("train", default), given):
         run = with_options(default, changes)
         train.require_inputs(run, given)

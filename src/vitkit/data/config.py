@@ -276,19 +276,6 @@ class Augmentation:
             raise VitkitError(f"crop_aspect is two positive ratios, smaller first, found {self.crop_aspect}.")
 
 
-def refuse_augmentation(augmentation: Augmentation, channels: int) -> None:
-    """Refuse changes of colours for images that have none.
-
-    Raises:
-        VitkitError: RandAugment is on, and the images are neither grey nor RGB.
-    """
-    if augmentation.rand_augment and channels not in (1, 3):
-        raise VitkitError(
-            f"rand_augment changes the colours of grey and RGB images, found images of {channels} channels: "
-            "leave it out (--rand-augment 0). Crop, flip, shift, rotation and erasing work with any number."
-        )
-
-
 @dataclass(frozen=True)
 class Splits:
     """The cutting of splits that the data lacks from its training images."""

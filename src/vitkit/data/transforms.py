@@ -413,7 +413,7 @@ def distort(image: Pixels, augmentation: Augmentation, rng: np.random.Generator)
     """Apply RandAugment's operations and random erasing; without either option nothing is drawn.
 
     A grey image (H, W, 1) is changed as an image of equal red, green and blue. The operations do not work on
-    other numbers of channels, which `refuse_augmentation` refuses.
+    other numbers of channels, which a run refuses.
     """
     if augmentation.rand_augment:
         picture = Image.frombytes("RGB", (image.shape[1], image.shape[0]), to_rgb(image).tobytes())

@@ -10,7 +10,7 @@ from vitkit.config import IN_PYTHON_ALONE, AtLeastOne, require_valid
 from vitkit.engines.libraries import Engine
 from vitkit.errors import VitkitError
 from vitkit.jobs.trackers import Tracker, log_to
-from vitkit.listener import AUTOMATIC, Listener, hushed
+from vitkit.listener import AUTOMATIC, Listener, WarningsAlone, hushed
 from vitkit.models.config import Interpolation, Precision, Size
 from vitkit.runs.config import Run
 from vitkit.runs.folder import require_folder
@@ -114,7 +114,10 @@ class Job(SeriesOptions):
                 "--dry-run shows a single run, found options for several: leave --runs, --sweep and "
                 "--cross-validate out. The runs of a series differ from it in seed, rate or fold."
             )
-        object.__setattr__(self, "listener", log_to(*self.log, listener=hushed(self.listener, self.quiet)))
+        listener = WarningsAlone(self.listener) if self.quiet else self.listener
+        if self.log:
+            listener = log_to(*self.log, listener=listener)
+        object.__setattr__(self, "listener", listener)
 
     @property
     def folder(self) -> Path | None:

@@ -40,7 +40,7 @@ from vitkit.runs.start import load_model
 from vitkit.tasks.page import fraction_cell, interval_cell, points, shown_p
 from vitkit.text import distinct_ends, format_bytes, format_duration, join_names, pluralize
 from vitkit.weights import published
-from vitkit.weights.files.download import fetch_any, is_local
+from vitkit.weights.files.download import fetch, is_local
 from vitkit.weights.format_names import LoadOptions
 
 CANDIDATES = (
@@ -316,7 +316,7 @@ def _fetch(name: str, download: bool, listener: Listener) -> None:
         size = f" (about {start.megabytes:,.0f} MB at {start.address})" if start else ""
         raise VitkitError(f"not on this disk{size}; --yes fetches it")
     with listener.progress(f"fetching {name}", unit="bytes") as progress:
-        fetch_any(name, progress)
+        fetch(name, progress)
 
 
 def with_fewer(data: protocol.FewShotData, most: int) -> protocol.FewShotData:

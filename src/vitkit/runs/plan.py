@@ -19,7 +19,7 @@ import torch
 
 from vitkit.config import read, to_json
 from vitkit.data import check, sources, transforms
-from vitkit.data.config import Splits, refuse_augmentation
+from vitkit.data.config import Splits
 from vitkit.data.paths import absolute_spec
 from vitkit.data.stream.loader import worker_count
 from vitkit.errors import DecodeError, VitkitError
@@ -67,8 +67,13 @@ def list_images(run: Run, opened: Opened | None = None, keep: bool = False) -> s
         VitkitError: as the task's `open_data`.
     """
     learning, cut, rule = find_task(run.task).learning, run.splits, run.preprocessing.decode
-    if opened is not None and _listed_by(opened.run) == _listed_by(run):
-        return replace(opened.images.cut(cut), spec=run.data)
+    if opened is not None:
+        theirs, own = (
+            (each.task, absolute_spec(each.data), each.preprocessing.decode, _uncut(each.splits))
+            for each in (opened.run, run)
+        )
+        if theirs == own:
+            return replace(opened.images.cut(cut), spec=run.data)
     if not keep:
         return learning.open_data(run.data, cut, rule)
     listed = learning.open_data(run.data, _uncut(cut), rule)
@@ -79,11 +84,6 @@ def list_images(run: Run, opened: Opened | None = None, keep: bool = False) -> s
 def _uncut(cut: Splits) -> Splits:
     """Return splits that list the same images and cut none of them."""
     return Splits(0, 0, label_separator=cut.label_separator, levels=cut.levels, group=cut.group)
-
-
-def _listed_by(run: Run) -> tuple[Any, ...]:
-    """Return what decides which images a run lists, before they are cut."""
-    return run.task, absolute_spec(run.data), run.preprocessing.decode, _uncut(run.splits)
 
 
 def describe_start(run: Run, opened: Opened | None = None) -> Start:
@@ -198,7 +198,11 @@ def plan_run(
             f"muon updates the matrices of a Transformer's blocks, and {run.model} has none: choose "
             "--optimizer adamw or sgd."
         )
-    refuse_augmentation(run.augmentation, config.in_channels)
+    if run.augmentation.rand_augment and config.in_channels not in (1, 3):
+        raise VitkitError(
+            f"rand_augment changes the colours of grey and RGB images, found images of {config.in_channels} "
+            "channels: leave it out (--rand-augment 0). The other augmentations work with any number."
+        )
     refuse_layers(config.num_layers, run.optimizer)
     run.training.total_steps(len(images.splits["train"]))  # refuses numbers of steps that no run gets through
     require_memory(config, run, computing_device, world)

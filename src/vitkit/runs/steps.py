@@ -194,12 +194,13 @@ def speed_log(folder: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
 
 def is_complete(parts: build.Parts, checkpoint: Path | None) -> bool:
     """Whether a run has finished and its files are complete; the report is written last."""
+    if not (parts.folder / "report.html").exists():
+        return False
     if checkpoint is None and checkpoints.read_ended(parts.folder) is None:
         return False
     if checkpoint is not None and not checkpoints.read_progress(checkpoint).finished:
         return False
-    evaluations = [f"evaluation/{split}.json" for split in _evaluated(parts)]
-    names = ("model.safetensors", "model.json", *evaluations, "report.html")
+    names = ("model.safetensors", "model.json", *(f"evaluation/{split}.json" for split in _evaluated(parts)))
     return all((parts.folder / name).exists() for name in names) and model_is_whole(parts.folder)
 
 

@@ -8,6 +8,7 @@ there): 0 is all that comes before the first block, block i is i + 1, and the fi
 head come after the last one.
 """
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -131,24 +132,20 @@ def hidden_matrices(model: nn.Module) -> list[Tensor]:
     return [dense.weight for layer in layers for dense in layer.modules() if isinstance(dense, nn.Linear)]
 
 
-def _undecorated(method: Any) -> Any:
-    """Take off the decorator at whose first call PyTorch imports its compiler, which takes a second."""
-    return getattr(method, "__wrapped__", method)
-
-
 class Optimizer(torch.optim.Optimizer):
-    """PyTorch's, without `torch._dynamo`: no optimiser is in a compiled graph here."""
+    """PyTorch's, without the decorators whose first call imports `torch._dynamo`, which takes a second: no
+    optimiser is in a compiled graph here."""
 
-    add_param_group = _undecorated(torch.optim.Optimizer.add_param_group)
-    zero_grad = _undecorated(torch.optim.Optimizer.zero_grad)
-    state_dict = _undecorated(torch.optim.Optimizer.state_dict)
-    load_state_dict = _undecorated(torch.optim.Optimizer.load_state_dict)
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
     """PyTorch's fused one: one kernel for all parameters of a group. Its rate is 0 until it is set."""
 
-    step = torch.no_grad()(_undecorated(torch.optim.AdamW.step))
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
     def __init__(self, params: Any, betas: tuple[float, float]) -> None:
         super().__init__(params, lr=0.0, betas=betas, eps=EPS, fused=True)

@@ -129,7 +129,7 @@ class OpenCheckpoint(ExitStack):
             VitkitError: as `vitkit.load_model`.
         """
         super().__init__()
-        fetched, self._path = download.fetch_any(path), path
+        fetched, self._path = download.fetch(path), path
         # The user's image size goes before the size in the list of published checkpoints.
         hints = table.Hints(height_and_width(options.image_size) or fetched.image_size, options.num_heads)
         with ExitStack() as stack:  # closed again where the file has no description

@@ -259,11 +259,10 @@ def read_description(data: Mapping[str, Any], path: Path) -> tuple[ModelConfig, 
         raise VitkitError(
             f"{path}: {len(card.class_names)} class names for a model of {architecture.num_classes} classes."
         )
-    depth = len(tree_levels(card.class_names))
-    if card.levels is not None and len(card.levels.thresholds) != depth:
-        raise VitkitError(
-            f"{path}: levels: {len(card.levels.thresholds)} thresholds for class names of {depth} levels."
-        )
+    if card.levels is not None:
+        count, depth = len(card.levels.thresholds), len(tree_levels(card.class_names))
+        if count != depth:
+            raise VitkitError(f"{path}: levels: {count} thresholds for class names of {depth} levels.")
     return architecture, card
 
 

@@ -262,10 +262,10 @@ def pretraining_images(start: str | Path, card: ModelCard) -> int | None:
         start: the path, the address or the name that the model was loaded by.
         card: its card.
     """
-    for name, origin in _ancestors(start, card):
+    for origin, published in _ancestors(start, card):
         if isinstance(number := origin.get(TRAINING_IMAGES), int):
             return number
-        if (published := _find_published(name)) is not None:
+        if published is not None:
             return SETS.get(published.data.partition(",")[0])
     return None
 
@@ -278,22 +278,21 @@ def describe_origin_licence(start: str | Path, card: ModelCard) -> str:
         start: the path, the address or the name that the model was loaded by.
         card: its card.
     """
-    origins = (_find_published(name) for name, _ in _ancestors(start, card))
-    return next((f"{origin.terms}, of {origin.name}" for origin in origins if origin is not None), "")
+    published = (each for _, each in _ancestors(start, card) if each is not None)
+    return next((f"{each.terms}, of {each.name}" for each in published), "")
 
 
-def _ancestors(start: str | Path, card: ModelCard) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the names that a model, its start, and the start's start have, each with its origin."""
+def _ancestors(
+    start: str | Path, card: ModelCard
+) -> Iterator[tuple[Mapping[str, Any], PublishedStart | None]]:
+    """Yield a model, its start, and the start's start: the origin of each, and the published checkpoint that
+    has its name, or its address with or without a commit."""
+    named: list[tuple[str, Mapping[str, Any]]] = [(str(start), {})]
     origin: Any = card.origin
-    yield str(start), {}
     while isinstance(origin, Mapping):
-        yield str(origin.get("from", "")), origin
-        yield str(origin.get("source", "")), {}
+        named += [(str(origin.get("from", "")), origin), (str(origin.get("source", "")), {})]
         origin = origin.get("start")
-
-
-def _find_published(name: str) -> PublishedStart | None:
-    """Find a published checkpoint by its name or one of its addresses, with or without a commit."""
-    name = re.split(r"[@#]|, put by hand", name)[0]
-    by_address = (checkpoint for checkpoint in table() if name in checkpoint.addresses)
-    return find_start_named(name) or next(by_address, None)
+    for name, origin in named:
+        name = re.split(r"[@#]|, put by hand", name)[0]
+        by_address = (checkpoint for checkpoint in table() if name in checkpoint.addresses)
+        yield origin, find_start_named(name) or next(by_address, None)

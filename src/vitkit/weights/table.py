@@ -495,6 +495,8 @@ def check_axes(source: Source, key: str, axes: int) -> None:
         raise VitkitError(f"{source.path}: {key}: expected an array of {axes} axes{empty}, found {shape}.")
 
 
+FORMATS = "vitkit.weights.formats"
+"""The package of the modules that `MODULES` and `READ` name."""
 PREFIXES_TRIED = 8
 """Prefixes are tried in the order of how many names have them; a training script adds one or two."""
 
@@ -504,7 +506,11 @@ def recognise(source: Source) -> CheckpointFormat | None:
 
     The formats after it are not imported, so that a model of vitkit's own waits for no other library's names.
     """
-    return next((candidate for candidate in map(_import_format, READ) if candidate.recognises(source)), None)
+    for name in READ:
+        candidate: CheckpointFormat = import_module(f"{FORMATS}.{name}").CHECKPOINT_FORMAT
+        if candidate.recognises(source):
+            return candidate
+    return None
 
 
 def find_format(format: Format) -> CheckpointFormat:
@@ -515,12 +521,7 @@ def find_format(format: Format) -> CheckpointFormat:
     """
     if format not in MODULES:
         raise VitkitError(f"No format is named '{format}'. {nearest(str(format), list(MODULES))}")
-    return _import_format(MODULES[format])
-
-
-def _import_format(name: str) -> CheckpointFormat:
-    """Import the format of a module below `vitkit.weights.formats`."""
-    return import_module(f"vitkit.weights.formats.{name}").CHECKPOINT_FORMAT  # type: ignore[no-any-return]
+    return import_module(f"{FORMATS}.{MODULES[format]}").CHECKPOINT_FORMAT  # type: ignore[no-any-return]
 
 
 def named_prefix(source: Source) -> str:

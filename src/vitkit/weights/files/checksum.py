@@ -13,7 +13,7 @@ from pathlib import Path
 
 import xxhash
 
-from vitkit.durable import hash_file, replace_file
+from vitkit.durable import read_chunks, replace_file
 from vitkit.errors import VitkitError
 
 
@@ -43,13 +43,12 @@ def write_hashed(path: Path, chunks: Iterable[bytes | memoryview]) -> Checksum:
 
 def checksum_of(path: Path) -> Checksum:
     """Return the size and hashes of a file."""
-    size, sha256 = hash_file(path)
-    return Checksum(size, _xxh3_of(path), sha256)
-
-
-def _xxh3_of(path: Path) -> str:
-    with path.open("rb", buffering=0) as file:  # to map it would be no faster, and crash if it became shorter
-        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+    xxh3, sha256, size = xxhash.xxh3_128(), hashlib.sha256(), 0
+    for chunk in read_chunks(path):
+        xxh3.update(chunk)
+        sha256.update(chunk)
+        size += len(chunk)
+    return Checksum(size, xxh3.hexdigest(), sha256.hexdigest())
 
 
 def verify(path: Path, expected: Checksum) -> None:
@@ -62,7 +61,9 @@ def verify(path: Path, expected: Checksum) -> None:
     actual = f"{size:,} bytes"
     recorded = f"{expected.bytes:,} bytes"
     if size == expected.bytes:
-        if (digest := _xxh3_of(path)) == expected.xxh3_128:
+        with path.open("rb", buffering=0) as file:  # mapped, it would crash the process if it became shorter
+            digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+        if digest == expected.xxh3_128:
             return
         actual, recorded = f"XXH3 {digest}", f"XXH3 {expected.xxh3_128}"
     raise VitkitError(

@@ -18,7 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -279,21 +279,29 @@ class Fetched:
 def fetch(path: str | Path, progress: Progress = lambda done, total: None) -> Fetched:
     """Return the local path of a checkpoint, which is downloaded first where it is an address.
 
+    Files in the folder `starts/NAME` of the cache are taken for the published checkpoint NAME without asking
+    any server: a machine without a network gets them in this way.
+
     Args:
-        path: a local path, which is returned as it is; or an address. `hf:org/name[@revision][/file]`: the
-            weights of a model on the Hugging Face Hub and the JSON files beside them, of one format alone,
-            safetensors first. `https://`, `http://`: one public file. An address may end in `#sha256=` and
-            the digits that the file of weights must have.
+        path: a local path, which is returned as it is; a name that `vitkit starts` lists; or an address.
+            `hf:org/name[@revision][/file]`: the weights of a model on the Hugging Face Hub and the JSON files
+            beside them, of one format alone, safetensors first. `https://`, `http://`: one public file. An
+            address may end in `#sha256=` and the digits that the file of weights must have.
         progress: called as bytes come in; the Hub's own library shows its own bar.
 
     Raises:
-        VitkitError: no such address, no network, or not the file it should be. Nothing that was on this
-            machine is changed.
+        VitkitError: no such address, no network, or not the file it should be; for a name the message says
+            what to fetch elsewhere and where to put it. Nothing that was on this machine is changed.
     """
-    text = str(path)
     if Path(path).exists():
         return Fetched(Path(path))
-    text = _hub_address(text)
+    if (start := find_start_named(path)) is not None:
+        size = (start.image_size, start.image_size)
+        if (placed := cache_folder() / "starts" / start.name).is_dir():
+            return Fetched(placed, {"source": f"{start.name}, put by hand into {placed}"}, size)
+        with _with_own_folder(start):
+            return replace(fetch(start.pinned_address, progress), image_size=size)
+    text = _hub_address(str(path))
     address, _, fragment = text.partition("#")
     if text.startswith("hf:"):
         return from_hub(address, _digest_in(fragment, address))
@@ -305,29 +313,6 @@ def fetch(path: str | Path, progress: Progress = lambda done, total: None) -> Fe
             "on this machine."
         )
     return Fetched(Path(path))
-
-
-def fetch_any(path: str | Path, progress: Progress = lambda done, total: None) -> Fetched:
-    """Return the local path of a checkpoint, which may be given by a name that `vitkit starts` lists.
-
-    Files in the folder `starts/NAME` of the cache are taken for the published checkpoint NAME without asking
-    any server: a machine without a network gets them in this way.
-
-    Args:
-        path: a name, or what `fetch` takes.
-        progress: as for `fetch`.
-
-    Raises:
-        VitkitError: as `fetch`; for a name the message says what to fetch elsewhere and where to put it.
-    """
-    if (start := find_start_named(path)) is None:
-        return fetch(path, progress)
-    size = (start.image_size, start.image_size)
-    if (placed := cache_folder() / "starts" / start.name).is_dir():
-        return Fetched(placed, {"source": f"{start.name}, put by hand into {placed}"}, size)
-    with _with_own_folder(start):
-        fetched = fetch(start.pinned_address, progress)
-    return Fetched(fetched.path, fetched.origin, size)
 
 
 @contextmanager
@@ -346,7 +331,7 @@ def require_answer(start: PublishedStart) -> None:
     """Refuse a published checkpoint whose address on the Hub does not answer; no weights are fetched.
 
     Raises:
-        VitkitError: as `fetch_any`.
+        VitkitError: as `fetch`.
     """
     address = start.pinned_address.partition("#")[0]
     with _with_own_folder(start), _explained(address):
