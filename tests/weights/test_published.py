@@ -154,7 +154,7 @@ def test_the_name_says_the_image_size_that_a_file_does_not_record(cache: Path) -
 
 def test_what_cannot_be_fetched_says_where_to_put_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetch = Mock(side_effect=VitkitError("It cannot be fetched: no network."))
-    monkeypatch.setattr(download, "fetch", fetch)
+    monkeypatch.setattr(download, "from_hub", fetch)
     there = re.escape(f"put into the folder {cache / 'starts' / 'vit-b16-in21k'}")
     refused(there, vitkit.load_model, "vit-b16-in21k")
     assert fetch.call_args.args[0] == "hf:timm/vit_base_patch16_224.orig_in21k"
