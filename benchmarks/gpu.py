@@ -209,7 +209,9 @@ class Loop(Record):
     watched_for_waits: bool
 
 
-def loop(name: str, config: ViTConfig, device: torch.device, batch: int, steps: int = 8) -> Loop:
+def loop(
+    name: str, config: ViTConfig, device: torch.device, batch: int, steps: int = 8, graphs: bool = False
+) -> Loop:
     """Make steps of training as `vitkit train` does, in which an error is raised if a GPU is waited for.
 
     On a processor there is nothing to wait for, and the steps are made all the same.
@@ -222,7 +224,7 @@ def loop(name: str, config: ViTConfig, device: torch.device, batch: int, steps: 
     compute_as(model, chosen)
     with tempfile.TemporaryDirectory(prefix="vitkit-") as folder, deterministic(device):
         objective = Classification(ClassificationConfig(), config.num_classes)
-        training = TrainingConfig(steps=steps, batch_size=batch)
+        training = TrainingConfig(steps=steps, batch_size=batch, cuda_graphs=graphs)
         trainer = Trainer(
             Path(folder),
             model,
@@ -251,11 +253,12 @@ def loop(name: str, config: ViTConfig, device: torch.device, batch: int, steps: 
         losses = [numbers.read()["loss"] for numbers in launched]
     speed = (steps - 2) * batch / seconds
     waited = "and waited for nothing" if watched else "on a processor"
-    print(f"  loop of vitkit train, batch {batch}: {speed:,.1f} images/s {waited}", flush=True)
+    command = "vitkit train --cuda-graphs" if graphs else "vitkit train"
+    print(f"  loop of {command}, batch {batch}: {speed:,.1f} images/s {waited}", flush=True)
     return Loop(
         model=name,
         image_size=config.image_size,
-        name="vitkit train",
+        name=command,
         precision=chosen.precision,
         batch_size=batch,
         steps=steps - 2,
@@ -301,7 +304,8 @@ def run(
                     for record in largest(name, config, phase, contestant, device, seconds):
                         keep(record)
             del contestants, images
-        keep(loop(name, config, device, batches[1]))
+        for graphs in (False, True):
+            keep(loop(name, config, device, batches[1], graphs=graphs))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -19,6 +19,7 @@ from vitkit.data.sources import ImageData, keep_in_memory, open_data
 from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.jobs import train_run as training
 from vitkit.jobs.finetune import finetune
+from vitkit.jobs.recipes import mae_small
 from vitkit.models.build import build_model
 from vitkit.models.config import PLAIN
 from vitkit.models.measure import parameters
@@ -27,7 +28,7 @@ from vitkit.runs import plan
 from vitkit.runs import plan as outlook
 from vitkit.runs.budget import Pace, steps_within, with_steps
 from vitkit.runs.build import build_parts, build_validation
-from vitkit.runs.config import Run, StartConfig, model_config_of
+from vitkit.runs.config import Architecture, Run, StartConfig, model_config_of
 from vitkit.runs.folder import kind_of
 from vitkit.runs.plan import (
     Plan,
@@ -162,6 +163,14 @@ def test_validation_images_are_divided_for_those_evaluators_alone_that_measure_t
     divided = [torch.cat([batch.ids for batch in v.batches(world=v.world)] or [every[:0]]) for v in opened]
     assert torch.equal(torch.cat(divided).sort().values, every)
     assert max(map(len, divided)) < len(every)
+
+
+def test_cuda_graphs_are_refused_where_they_would_change_the_numbers() -> None:
+    training = TrainingConfig(cuda_graphs=True, micro_batch_size=16, recompute=True)
+    run = replace(RUN, training=training, architecture=Architecture(dropout=0.1))
+    refused("found micro_batch_size, recompute, the random dropout: leave", plan.plan_run, run, None)
+    unlabelled = replace(mae_small(), data="digits", training=TrainingConfig(cuda_graphs=True))
+    refused("cuda_graphs.*found the task mae", plan.plan_run, unlabelled, None)
 
 
 # The length of a run in minutes: fixed once, and never by the clock again

@@ -7,6 +7,7 @@ import dataclasses
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_tra
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import NonFiniteError
 from vitkit.training.config import ClassificationConfig, TrainingConfig
-from vitkit.training.gradients import Gradients
+from vitkit.training.gradients import Gradients, Replayed
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer
 
@@ -117,6 +118,38 @@ def test_no_step_asks_the_gpu_for_a_number(tmp_path: Path, monkeypatch: pytest.M
     with ReadNumbers() as reading:
         torch.ones(3)[torch.tensor([True, False, True])].sum().item()
     assert len(reading.waits) == 2
+
+
+def test_passes_that_are_replayed_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in records: as in a CUDA graph, a pass reads the memory that it was recorded with."""
+    replays: list[int] = []
+
+    def record(whole: Any, sample: tuple[torch.Tensor]) -> Any:
+        (memory,), plain = sample, whole.forward
+
+        def replay(images: torch.Tensor) -> Any:
+            assert images.shape == memory.shape
+            replays.append(len(images))
+            return plain(memory.copy_(images))
+
+        whole.forward = replay
+        return whole
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", record)
+    plain, replayed = (small_trainer(tmp_path / name, dropout=0.0) for name in ("plain", "replayed"))
+    model: Any = replayed.state.model
+    images = next(iter(replayed.loader.batches(0, 1))).images.float()
+    called = replayed.gradients.called = Replayed(model, [images.clone()])
+    list(plain.fit())
+    list(replayed.fit())
+    assert fingerprint(plain) == fingerprint(replayed) and replays == [8] * 12
+    called(images[:3])  # another size
+    model.eval()
+    called(images)
+    assert len(replays) == 12
+    failing = Mock(side_effect=RuntimeError("operation not permitted when stream is capturing\nCompile with"))
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", failing)
+    refused("recorded as CUDA graphs: operation not permitted.*capturing. Leave", Replayed, model, [images])
 
 
 def test_a_batch_that_does_not_fit_is_halved_and_the_update_is_the_same(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ its plan.
 """
 
 import itertools
+import math
 import resource
 import shlex
 from collections.abc import Mapping, Sequence
@@ -31,10 +32,10 @@ from vitkit.runs.budget import choose_steps, measure_pace, with_steps
 from vitkit.runs.config import Run, changed_options, full_name, model_config_of, require_data, with_options
 from vitkit.runs.folder import kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import available_memory, find_device
-from vitkit.runs.start import Start, absolute_start, find_start, plan_start
+from vitkit.runs.start import FREE, Start, absolute_start, find_start, plan_start
 from vitkit.tasks import find_task
 from vitkit.text import format_bytes, format_count, format_size, pluralize
-from vitkit.training.config import OptimizerConfig, Sharding
+from vitkit.training.config import ClassificationConfig, OptimizerConfig, Sharding
 from vitkit.training.optim import rate_scales, refuse_layers
 from vitkit.world import ALONE, World, world_of_environment
 
@@ -203,6 +204,20 @@ def plan_run(
             f"rand_augment changes the colours of grey and RGB images, found images of {config.in_channels} "
             "channels: leave it out (--rand-augment 0). The other augmentations work with any number."
         )
+    if run.training.cuda_graphs:
+        random = [name for name in FREE if getattr(config, name, 0)]
+        others = {
+            f"the task {run.task}": not isinstance(run.objective, ClassificationConfig),
+            f"{world.size} processes": world.size > 1,
+            "--micro-batch-size": (run.training.micro_batch_size or math.inf) < run.training.batch_size,
+            "--recompute": run.training.recompute,
+            f"the random {' and '.join(random)}": bool(random),
+        }
+        if wrong := [name for name, is_given in others.items() if is_given]:
+            raise VitkitError(
+                "cuda_graphs replays the single pass of a step, in one process, through a model that learns "
+                f"labels and draws no random numbers, found {', '.join(wrong)}: leave one of the two out."
+            )
     refuse_layers(config.num_layers, run.optimizer)
     run.training.total_steps(len(images.splits["train"]))  # refuses numbers of steps that no run gets through
     require_memory(config, run, computing_device, world)

@@ -91,6 +91,7 @@ class RunOptions(TypedDict, total=False):
     precision: config.Precision
     exact: bool
     fast: bool
+    cuda_graphs: bool
     log_every: int
     evaluate_every: int | None
     checkpoint_every: int | None

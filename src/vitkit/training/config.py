@@ -248,6 +248,10 @@ class TrainingConfig(Valid):
     """On a GPU, add up in the quickest order and multiply float32 numbers by TF32, so that the same command
     no longer ends with the same bits. Left out, an operation without a fixed order is refused there. A
     processor computes as without it."""
+    cuda_graphs: bool = False
+    """On a GPU, record the passes of a training step through the model once and replay them: a small model,
+    whose kernels end sooner than Python can launch them, trains faster by it. A processor computes as without
+    it."""
     log_every: AtLeastOne = 10
     """Steps between lines of the metrics log."""
     evaluate_every: AtLeastOne | None = None

@@ -34,6 +34,7 @@ from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.config import Precision
 from vitkit.models.image_model import BatchRows, ImageModel
+from vitkit.text import first_line
 from vitkit.training.config import Sharding, TrainingConfig
 from vitkit.world import ALONE, World
 
@@ -282,6 +283,46 @@ class GradientSums:
         self.waits.clear()
 
 
+class Replayed:
+    """A model on a GPU whose training passes over a batch are recorded once, as CUDA graphs, and replayed.
+
+    A replayed pass leaves its gradients in the memory of the one before, so that they cannot be added up: a
+    step has one pass. Batches of another size are computed as usual.
+
+    Args:
+        model: called as a whole by its objective, without parts that draw random numbers.
+        images: `(B, C, H, W)`, a batch of each type that it is given.
+
+    Raises:
+        VitkitError: the passes cannot be recorded.
+    """
+
+    def __init__(self, model: ImageModel, images: Sequence[Tensor]) -> None:
+        self.model, kind = model, images[0].device.type
+        # Under autocast the weights that it has cast already would be recorded, and not the casting.
+        precision, casts = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        self.passes: dict[tuple[torch.Size, torch.dtype], Any] = {}
+        for batch in images:
+            # Recorded through a module around the model, whose own `forward` stays as it is.
+            whole: Any = nn.Sequential(model).train()
+            try:
+                with torch.autocast(kind, precision, enabled=casts, cache_enabled=False):
+                    self.passes[batch.shape, batch.dtype] = torch.cuda.make_graphed_callables(whole, (batch,))
+            except RuntimeError as error:
+                raise VitkitError(
+                    f"The passes of this model cannot be recorded as CUDA graphs: {first_line(error)}. Leave "
+                    "--cuda-graphs out."
+                ) from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        recorded = self.passes.get((images.shape, images.dtype)) if self.model.training else None
+        logits: Tensor = (recorded or self.model)(images)
+        return logits
+
+
 @dataclass
 class Gradients:
     """Adds up the gradients of a batch, micro-batch by micro-batch."""
@@ -321,6 +362,15 @@ class Gradients:
         parameters = [p for p in in_order if p in trained and not is_sharded(p)]
         self.sums = GradientSums(parameters, self.world) if self.world.size > 1 else None
         self.fits = self.device.type == "cpu"  # whether a step of this size is known to fit into memory
+        self.called: Any = self.model
+        if config.cuda_graphs and self.device.type == "cuda":
+            model, learned = cast("ImageModel", self.model), getattr(self.objective, "config", None)
+            size = (self.size, model.config.in_channels, *model.config.image_size)
+            images = [torch.zeros(size, dtype=torch.uint8, device=self.device)]
+            if getattr(learned, "mixup", 0):  # of normalised pixels, in all batches but those of CutMix
+                images = [images[0].float(), *(images if getattr(learned, "cutmix", 0) else ())]
+            with self.autocast():
+                self.called = Replayed(model, images)
 
     def compute(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Compute the gradients of a batch; where a GPU's memory is too small, in halves from this step on.
@@ -387,7 +437,8 @@ class Gradients:
             micro = send_batch(part, self.device, self.copies)
             self._set_rows(rows)
             with self.autocast():
-                loss, metrics = self.objective(self.model, micro, step, self.total_steps)
+                called = self.called if len(passes) == 1 else self.model
+                loss, metrics = self.objective(called, micro, step, self.total_steps)
             # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of the
             # batch, the gradients add up to the gradient of the mean over the whole batch.
             fraction = (micro.mask.sum().double() / valid).to(loss.dtype)
