@@ -54,12 +54,9 @@ def test_json_in_ascii() -> None:
     ("seconds", "text"),
     [
         (0.4, "0 s"),
-        (59.4, "59 s"),
         (59.6, "1 min 00 s"),
-        (205, "3 min 25 s"),
         (3599.6, "1 h 00 min"),
         (7559, "2 h 05 min"),
-        (86_399, "23 h 59 min"),
         (273_600, "3 days 4 h"),
     ],
 )
@@ -72,10 +69,7 @@ def test_times_are_written_as_people_do(seconds: float, text: str) -> None:
     [
         (0, "0 bytes", "0 FLOPs"),
         (999, "999 bytes", "999 FLOPs"),
-        (1000, "1.0 kB", "1.0 kFLOPs"),
         (86_567_656, "86.6 MB", "86.6 MFLOPs"),
-        (35.1e9, "35.1 GB", "35.1 GFLOPs"),
-        (2e12, "2.0 TB", "2.0 TFLOPs"),
         (4e15, "4.0 PB", "4.0 PFLOPs"),
     ],
 )

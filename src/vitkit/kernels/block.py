@@ -198,17 +198,20 @@ Argument = Tensor | Drop | Branch | Rotary | int | float | None
 
 def call(library: ctypes.CDLL, name: str, *arguments: Argument) -> Any:
     """Call a function of C with tensors, structures, whole numbers and floats, and the number of threads."""
-    converted: list[Any] = []
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            converted.append(ctypes.c_void_p(argument.data_ptr()))
-        elif isinstance(argument, Drop | Branch | Rotary):
-            converted.append(ctypes.byref(argument.structure()))
-        elif isinstance(argument, float):
-            converted.append(ctypes.c_float(argument))
-        else:
-            converted.append(None if argument is None else ctypes.c_long(argument))
-    return getattr(library, name)(*converted, ctypes.c_int(torch.get_num_threads()))
+    function = getattr(library, name)
+    if function.argtypes is None:  # declared, numbers and addresses are converted in half the time
+        numbers: dict[type, Any] = {int: ctypes.c_long, float: ctypes.c_float}
+        kinds = (numbers.get(type(argument), ctypes.c_void_p) for argument in arguments)
+        function.argtypes = [*kinds, ctypes.c_int]
+    values = [
+        argument.data_ptr()
+        if isinstance(argument, Tensor)
+        else argument
+        if argument is None or isinstance(argument, int | float)
+        else ctypes.byref(argument.structure())
+        for argument in arguments
+    ]
+    return function(*values, torch.get_num_threads())
 
 
 PADDING = 16
