@@ -15,12 +15,21 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
+from platformdirs import user_cache_path
+
 from vitkit.errors import VitkitError
 
 WRITE_SIZE = 8 << 20  # bytes per write: Linux writes at most 2 GiB at a time, so large files need several
 READ_SIZE = 1 << 20  # bytes per read, so that hashing a file of any size takes little memory
 JSON_LIMIT = 64 << 20
 """Size in bytes of the largest JSON file that is read."""
+
+
+def cache_folder() -> Path:
+    """Return the folder of what can be fetched or made again: VITKIT_CACHE, or `vitkit` in the user's cache
+    (XDG_CACHE_HOME)."""
+    # platformdirs leaves "~" where a user has no home, and a folder of that name would be made.
+    return Path(os.environ.get("VITKIT_CACHE") or user_cache_path("vitkit", False)).expanduser()
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:

@@ -12,6 +12,7 @@ import vitkit
 from tests.helpers.refusals import refused
 from tests.helpers.series import photos as write_photos
 from tests.jobs.hearing import Hearing
+from vitkit.durable import cache_folder
 from vitkit.jobs import finetune as default_start
 from vitkit.jobs.finetune import PATIENCE, DefaultStart, choose_start
 from vitkit.models.zoo import ModelConfig
@@ -20,7 +21,6 @@ from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.weights import published
 from vitkit.weights.files import download
-from vitkit.weights.files.download import cache_folder
 from vitkit.weights.published import default_starts, starts
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -127,9 +127,11 @@ def test_nothing_is_fetched_unless_it_is_allowed_and_nothing_measured_without_a_
         raise vitkit.VitkitError(f"{address} cannot be fetched: no network.")
 
     monkeypatch.setattr(default_start, "measure_cost", taking(1, 90))
-    monkeypatch.setattr(download, "fetch", refuse)
+    monkeypatch.setattr(download, "from_hub", refuse)
     refused(r"vit-ti16-augreg-in21k is not on this machine.*download=True", vitkit.finetune, data=str(photos))
-    refused("cannot be fetched.*starts", vitkit.finetune, data=str(photos), download=True)
+    refused(
+        "not on this machine.*cannot be fetched.*starts", vitkit.finetune, data=str(photos), download=True
+    )
     assert not (tmp_path / "runs").exists()
     monkeypatch.setattr(default_start, "measure_cost", None)  # whoever measured would fail
     monkeypatch.setattr(download, "_list_files", refuse)

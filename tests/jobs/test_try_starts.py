@@ -210,15 +210,12 @@ def test_what_would_take_too_long_or_too_much_memory_is_left_out(
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Somewhere else, from where every address is answered with a small model; the addresses."""
     elsewhere, addresses = Path(save_start(tmp_path / "elsewhere", 5)), list[str]()
-    original = download.fetch
 
-    def fetch(address: str | Path, *_: Any) -> Fetched:
-        if not str(address).startswith("hf:"):
-            return original(address)
-        addresses.append(str(address))
-        return Fetched(elsewhere, {"source": str(address)})
+    def fetch(address: str, _: Any) -> Fetched:
+        addresses.append(address)
+        return Fetched(elsewhere, {"source": address})
 
-    monkeypatch.setattr(download, "fetch", fetch)
+    monkeypatch.setattr(download, "from_hub", fetch)
     return addresses
 
 

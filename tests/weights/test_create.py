@@ -13,13 +13,13 @@ from tests.helpers.random_models import random_model, same_bits
 from tests.helpers.refusals import refused
 from tests.helpers.timm_files import folder_of
 from tests.peers.fixed_weights import ARCHITECTURE, NUMBERS, fixed_images, fixed_tensor
+from vitkit.durable import cache_folder
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import StdConv2d
 from vitkit.models.zoo import ModelConfig, model_config, with_channels, with_statistics
 from vitkit.weights.files import download
-from vitkit.weights.files.download import cache_folder
 from vitkit.weights.formats.timm import vit_rows
 from vitkit.weights.loading import fit_channels
 from vitkit.weights.model_card import preprocessing_of

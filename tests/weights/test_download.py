@@ -20,9 +20,10 @@ from safetensors.torch import save
 from tests.helpers import refusals
 from tests.helpers.file_server import Hosted, Server, npz, redirection, refused, running_server
 from vitkit import load_model
+from vitkit.durable import cache_folder
 from vitkit.weights.create import create_model
 from vitkit.weights.files import download
-from vitkit.weights.files.download import cache_folder, fetch, is_local, require_answer
+from vitkit.weights.files.download import fetch, is_local, require_answer
 from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of
 from vitkit.weights.published import find_start_named

@@ -21,6 +21,7 @@ from tests.helpers.refusals import refused
 from vitkit.cli import console
 from vitkit.cli.main import run
 from vitkit.cli.verbs import print_starts
+from vitkit.durable import cache_folder
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import finetune_run
 from vitkit.models.config import ResNetConfig
@@ -28,7 +29,7 @@ from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import list_models, model_config, name_here
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.weights.files import download
-from vitkit.weights.files.download import Fetched, cache_folder
+from vitkit.weights.files.download import Fetched
 from vitkit.weights.loading import load, save_model
 from vitkit.weights.model_card import ModelCard, card_of
 from vitkit.weights.published import (

@@ -145,11 +145,11 @@ def _serve(loaded: "Loaded", engine: GraphEngine, precision: EnginePrecision) ->
     A graph takes seconds to make, to compare and to compile. It is kept by all that it depends on, in the
     format of `vitkit export`.
     """
+    from vitkit.durable import cache_folder
     from vitkit.engines import graph
     from vitkit.runs import machine
     from vitkit.runs.folder import beside
     from vitkit.training.checkpoint import processor_name
-    from vitkit.weights.files.download import cache_folder
 
     model = loaded.model
     if precision == "int8":

@@ -13,7 +13,7 @@ from vitkit.analysis import figures
 from vitkit.config import write
 from vitkit.data import paths, sources
 from vitkit.data.config import Preprocessing
-from vitkit.durable import refuse_link
+from vitkit.durable import cache_folder, refuse_link
 from vitkit.errors import VitkitError
 from vitkit.evaluation import features
 from vitkit.evaluation.fewshot import methods as protocol
@@ -31,7 +31,6 @@ from vitkit.runs.start import identify_any, load_model
 from vitkit.tasks.page import count_cell, fraction_cell
 from vitkit.text import distinct_ends, join_names, pluralize, without_places
 from vitkit.weights import format_names, model_card
-from vitkit.weights.files.download import cache_folder
 from vitkit.weights.loading import Identity
 from vitkit.weights.published import pretraining_images
 from vitkit.world import ALONE, World, prepared_together

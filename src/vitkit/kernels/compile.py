@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_path
-
+from vitkit.durable import cache_folder
 from vitkit.text import visible
 
 SWITCH = "VITKIT_NO_KERNELS"
@@ -145,9 +144,8 @@ def _place(source: Source) -> tuple[Path, tuple[str, ...]]:
     processor = "\n".join(value.strip() for name, _, value in pairs if name.strip() in _PROCESSOR_FIELDS)
     if missing := source.features.difference(processor.split()):
         raise _Without(f"the processor has no {', '.join(sorted(missing))}")
-    base = Path(os.environ.get("VITKIT_CACHE") or user_cache_path("vitkit", False))
     # A folder for each user: the files in it are run as code.
-    folder = base.expanduser() / f"compiled-{os.getuid()}"
+    folder = cache_folder() / f"compiled-{os.getuid()}"
     command = os.environ.get("CC", "")
     try:
         chosen = shlex.split(command)

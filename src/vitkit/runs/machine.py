@@ -32,6 +32,7 @@ from torch.utils._triton import has_triton  # public functions do not say whethe
 
 from vitkit.config import to_json
 from vitkit.data.stream.loader import Batch
+from vitkit.durable import cache_folder
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.kernels.block import compiled_block, compiled_gelu, onednn_is_faster
@@ -39,7 +40,6 @@ from vitkit.models import build, fast, zoo
 from vitkit.models.config import PLAIN, Compute, Phase, Precision, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel, autocast
 from vitkit.models.parts import Dropout
-from vitkit.weights.files.download import cache_folder
 from vitkit.world import world_of_environment
 
 MOST_THREADS = 4096

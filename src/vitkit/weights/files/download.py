@@ -10,7 +10,6 @@ import glob
 import hashlib
 import http.client
 import logging
-import os
 import re
 import threading
 import time
@@ -25,21 +24,14 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
-from platformdirs import user_cache_path
 
 from vitkit.config import write
-from vitkit.durable import hash_file, parse_json, remove_leftovers, replace_file, sync_folder
+from vitkit.durable import cache_folder, hash_file, parse_json, remove_leftovers, replace_file, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.text import first_line, visible
 from vitkit.weights.files.source import SETTINGS, choose_weights, read_head, read_json_object, weight_names
 from vitkit.weights.format_names import ENDINGS
 from vitkit.weights.published import PublishedStart, find_start_named
-
-
-def cache_folder() -> Path:
-    """Return the folder of fetched files: VITKIT_CACHE, or `vitkit` in the user's cache (XDG_CACHE_HOME)."""
-    # platformdirs leaves "~" where a user has no home, and a folder of that name would be made.
-    return Path(os.environ.get("VITKIT_CACHE") or user_cache_path("vitkit", False)).expanduser()
 
 
 def record_of(address: str) -> Path:
