@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -27,7 +27,7 @@ from vitkit.data.config import (
 )
 from vitkit.data.decode.image import decode, decode_image, header
 from vitkit.data.stream.loader import sample_rng
-from vitkit.data.transforms import OPERATIONS, _move, _random_crop, distort, erase, preprocess
+from vitkit.data.transforms import OPERATIONS, RandomView, _move, _random_crop, distort, erase, preprocess
 
 SIDES = st.integers(1, 60)
 DISTORTED = Augmentation(crop_area=None, rand_augment=2, random_erasing=0.5)
@@ -223,6 +223,34 @@ def test_distortions_come_after_everything_else_that_is_drawn() -> None:
     image, rng = noise(), np.random.default_rng(5)
     assert distort(image, Augmentation(), rng) is image  # without distortions nothing is drawn
     assert rng.random() == np.random.default_rng(5).random()
+
+
+CHANGED: dict[str, Any] = {
+    "crop_area": (0.1, 0.2),
+    "crop_aspect": (1.0, 1.1),
+    "flip": True,
+    "shift": 3,
+    "rotate": 20.0,
+    "jpeg_scaling": True,
+    "rand_augment": 2,
+    "rand_augment_magnitude": 2.0,
+    "random_erasing": 1.0,
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Augmentation)])
+def test_a_field_changes_the_view(name: str) -> None:
+    """A field that nothing reads would be recorded, and do nothing."""
+    usual = Augmentation(flip=False, rand_augment=1)
+
+    def views(augmentation: Augmentation) -> list[tuple[int, bytes]]:
+        drawn = []
+        for seed in range(8):
+            view = RandomView(Preprocessing((16, 16)), augmentation, np.random.default_rng(seed))
+            drawn.append((view.draw(64, 80), view.pixels(noise_of(64, 80, 3)).tobytes()))
+        return drawn
+
+    assert views(usual) == views(usual) != views(replace(usual, **{name: CHANGED[name]}))
 
 
 def test_erasing_fills_one_box_with_noise() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -12,7 +13,8 @@ import torch
 from tests.helpers.random_models import random_model, same_bits
 from tests.helpers.refusals import refused
 from vitkit import load_model
-from vitkit.models.build import build_empty
+from vitkit.errors import VitkitError
+from vitkit.models.build import build_empty, build_model
 from vitkit.models.config import (
     DINOV3_ROTARY,
     PE_ROTARY,
@@ -182,6 +184,32 @@ CASES = [
     for name, changes in table.items()
     for number in range(len(changes))
 ]
+
+
+SAME = {
+    "norm_after_pooling 0": "of the class token alone the norm is one before and after the pooling",
+    "stem_strides 1": "these are the strides of three convolutions",
+    "root_width 0": "the width factor says the same",
+    "stage_widths 1": "the width factor says the same",
+    "num_heads 0 True": "a ResNet without attention has none",
+}
+"""Changes that change no number, and why."""
+
+
+@pytest.mark.parametrize(("name", "number", "resnet"), CASES)
+def test_a_field_changes_what_is_computed(name: str, number: int, resnet: bool) -> None:
+    """A field that no part reads would be recorded, and do nothing."""
+    usual, config = changed("vitkit", name, number, resnet)
+    for other in (RESNET_CHANGES if resnet else VIT_CHANGES)[name][number].keys() - {name}:
+        with suppress(VitkitError):  # statistics of one channel
+            usual = replace(usual, **{other: getattr(config, other)})
+    plain, model = random_model(usual).train(), build_model(config).train()
+    shapes = [{key: value.shape for key, value in m.state_dict().items()} for m in (plain, model)]
+    if shapes[0] == shapes[1] and usual.image_size == config.image_size:
+        model.load_state_dict(plain.state_dict())
+        pixels = torch.arange(2 * 3 * 32 * 32).remainder(251).view(2, 3, 32, 32).to(torch.uint8)
+        same = {f"{name} {number}", f"{name} {number} {resnet}"} & {*SAME}
+        assert torch.equal(plain(pixels), model(pixels)) == bool(same)
 
 
 @pytest.mark.parametrize("format", FORMATS)
