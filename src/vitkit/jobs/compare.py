@@ -768,4 +768,4 @@ def _draw_classes(comparison: ModelComparison) -> tuple[Plot | Text | None, ...]
     which = "" if len(drawn) == len(changed) else f" of the {len(drawn)} classes with most changed images"
     caption = f"The differences{which} in points, with their 95 % intervals, the largest loss first."
     axis = f"{comparison.second.label} less {comparison.first.label}, in points"
-    return study.plot_differences(differences, axis, caption), Caption(caption) if drawn else None
+    return study.draw_differences(differences, axis, caption), Caption(caption) if drawn else None
