@@ -152,7 +152,7 @@ def test_rare_labels_have_no_interval_and_it_is_said() -> None:
     assert result.mean_average_precision_interval is None and "(class 1)" in result.explain_no_interval()
     singles = [score.average_precision_interval for score in result.per_label]
     assert [single is None for single in singles] == [False, True, True, False]
-    reason = "no 95% interval: 1 label is on fewer than 3 images (class 1)"
+    reason = "no 95 % interval: 1 label is on fewer than 3 images (class 1)"
     for text in (result.summary(), result.sentence("images")):
         assert f" ({reason})" in text
     assert result.to_json()["mean_average_precision_interval"] is None

@@ -4,7 +4,7 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -21,6 +21,8 @@ from vitkit.jobs.engines import Ready
 from vitkit.models.config import Levels
 from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import answering_of
+from vitkit.weights.format_names import LoadOptions
+from vitkit.weights.loading import load
 from vitkit.weights.model_card import card_of
 
 TINY = ("--model", "ViT-16x2x2/4", "--image-size", "8", "--warmup-steps", "0", "--batch-size", "16")
@@ -68,22 +70,22 @@ def levels_of(trained: Path) -> Levels:
 
 def test_training_learns_thresholds_that_travel_with_the_weights(trained: Path) -> None:
     learned, model = levels_of(trained), vitkit.load_model(trained)
-    assert (learned.split, learned.images) == ("test", 200)
     colour, shade = learned.thresholds
     assert colour is not None and 0 < colour < 1 and (shade is None or shade >= colour)
-    assert model.card.class_names == tuple(COLOURS)
+    assert (learned.split, learned.images, model.card.class_names) == ("test", 200, tuple(COLOURS))
     assert vitkit.load_model(trained, num_classes=2).card.levels is None
-    larger = vitkit.load_model(trained, image_size=16).card.levels
-    assert larger == Levels((None, None))  # chosen at another size
-    evaluations = read_evaluations(trained, answering_of(model.card))
-    scores = evaluations["test"][0].levels
-    assert scores.cross_fitted and [each.groups for each in scores.levels] == [2, 4]
-    assert scores.levels[0].accuracy >= scores.levels[1].accuracy == evaluations["test"][0].accuracy
+    for other in (LoadOptions(image_size=(16, 16)), LoadOptions(channels=1)):
+        loaded = load(trained, other)
+        assert loaded.model.card.levels == Levels((None, None))  # chosen by images of another kind
+        assert any("another size, channels or pixel statistics" in note for note in loaded.notes)
+    measured = read_evaluations(trained, answering_of(model.card))["test"][0]
+    top, bottom = measured.levels.levels
+    assert measured.levels.cross_fitted and (top.groups, bottom.groups) == (2, 4)
+    assert top.accuracy >= bottom.accuracy == measured.accuracy
 
 
 def test_a_card_with_thresholds_for_other_levels_is_refused(trained: Path, tmp_path: Path) -> None:
-    model = vitkit.load_model(trained)
-    vitkit.save_model(model, tmp_path)
+    vitkit.save_model(vitkit.load_model(trained), tmp_path)
     record = json.loads((tmp_path / "model.json").read_text())
     record["levels"]["thresholds"].append(0.5)
     (tmp_path / "model.json").write_text(json.dumps(record))
@@ -106,16 +108,14 @@ def test_an_answer_is_the_deepest_level_that_is_sure(predictor: vitkit.Predictor
     assert answer.sure.probability == pytest.approx(sum(inside), abs=1e-6)
     name, share = answer.sure.name, f"{answer.sure.probability:.1%}"
     best = f"{answer[0].name} {answer[0].probability:.1%}"
-    shown = predictor.answering.guess_row(answer, 1)
-    assert shown == {"class": [name], "probability": [share, f"({best})"]}
+    assert predictor.answering.guess_row(answer, 1) == {"class": [name], "probability": [share, f"({best})"]}
     assert predictor.answering.guess_row(answer, 4)["top 4"][:2] == [f"{name} {share}", best]
     purple = np.full((8, 8, 3), (90, 0, 90), np.uint8)
     predictor.card = replace(predictor.card, levels=Levels((None, None)))
     nothing = predictor(purple)
     assert (nothing.level, nothing.sure) == (0, None)
     assert predictor.answering.guess_row(nothing, 1)["class"] == ["not sure"]
-    built: Any = predictor.model
-    other_names = vitkit.Predictor(built, class_names=["a", "b", "c", "d"], refuse=0)
+    other_names = vitkit.Predictor(cast("Any", predictor.model), class_names=["a", "b", "c", "d"], refuse=0)
     renamed = other_names(purple)
     assert renamed.level is None and "level" not in other_names.answering.guess_json(renamed)
 

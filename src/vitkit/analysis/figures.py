@@ -144,7 +144,7 @@ def chart(width: float, height: float, *title: str, **grid: Any) -> Iterator[tup
             figure.legend(loc="outside lower left", ncols=max(1, min(len(labels), columns)))
 
 
-def percentage(fraction: float, _place: float) -> str:
+def axis_percentage(fraction: float, _place: float) -> str:
     """Write a fraction of an axis as a percentage in the fewest digits, for matplotlib."""
     return f"{100 * fraction:.4g}%"
 
@@ -289,7 +289,7 @@ def training_curves(
             axes.plot([step], [value], "o", **circle)
             axes.margins(y=0.12)  # so that the circle is whole
         if is_fraction:
-            axes.yaxis.set_major_formatter(percentage)
+            axes.yaxis.set_major_formatter(axis_percentage)
     with _panel(train, "Learning rate", "learning rate") as (rate, axes):
         if len(steps):
             axes.plot(*_thinned(steps, train["learning_rate"]), color=GREEN, linewidth=1.6, marker=dots)
@@ -341,7 +341,7 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
         fractions: Floats = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
         end = len(matrix) * group - 0.5
         looks = {"cmap": "Blues", "interpolation": "none", "extent": (-0.5, end, end, -0.5)}
-        # By the colour of their square root: rare confusions could not be seen.
+        # Coloured by the square root: in proportion, rare confusions could not be seen.
         image = axes.imshow(fractions, norm=PowerNorm(0.5, 0, 1), **looks)
         colours = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, ticks=(0, 0.01, 0.05, 0.2, 0.5, 1))
         colours.set_label("fraction of the true class")
@@ -373,7 +373,7 @@ def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
         for score in scores
         if score.count
     ]
-    across = "fraction of the class's images right (line: 95% interval)"
+    across = "fraction of the class's images right (line: 95 % interval)"
     return _bars(bars, "Accuracy within", "class", "classes", data=data, across=across)
 
 
@@ -393,7 +393,7 @@ def label_precision(scores: Sequence[LabelScore], count: int, data: str) -> Figu
         for score in scores
         if score.average_precision is not None
     ]
-    across = "average precision (line: 95% interval; dot: by chance)"
+    across = "average precision (line: 95 % interval; dot: by chance)"
     return _bars(bars, "Average precision of", "label", "labels", data=data, across=across, images=count)
 
 
@@ -405,8 +405,8 @@ def _bars(
     bars: Sequence[_Bar], what: str, noun: str, nouns: str, data: str, across: str, images: int | None = None
 ) -> Figure:
     """Draw bars with their intervals from the worst to the best, and the names and sizes of their classes; of
-    many the worst alone. `noun` and `nouns` are the words for a class and for several. Given the number of
-    all images, a dot shows the fraction that is of a class."""
+    many the worst alone. `noun` and `nouns` are the words for a class and for several. With `images`, the
+    number of all images, a dot shows the fraction of them that is of a class."""
     every, bars = len(bars), sorted(bars, key=lambda bar: bar[0])[:BARS_SHOWN]
     which = f"each {noun}" if len(bars) == every else f"the {len(bars)} worst of {every} {nouns}"
     rows, size = range(len(bars)), (WIDTH * 0.58, 1.3 + 0.2 * max(len(bars), 2))
@@ -426,7 +426,8 @@ def _bars(
 
 
 def calibration_figure(models: Mapping[str, Sequence[CalibrationBin]], data: str = "") -> Figure:
-    """Draw the accuracy of models against their confidence, with 95 % intervals, and the images of each bin.
+    """Draw the accuracy of one or two models against confidence, with 95 % intervals, and the images of each
+    bin.
 
     Args:
         models: bins by the name of the model.
@@ -681,7 +682,7 @@ def line_figure(
                 axes.xaxis.set_minor_locator(ticker.NullLocator())
                 axes.xaxis.set_major_formatter(_short)
             if is_fraction:
-                axes.yaxis.set_major_formatter(percentage)
+                axes.yaxis.set_major_formatter(axis_percentage)
             else:
                 axes.set_yscale("log")
                 axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
@@ -821,7 +822,7 @@ def scale_plot(
     with chart(WIDTH * 0.72, 4.2) as (figure, axes):
         for part, colour, dashes, name in (
             (law, BLUE, "-", "the law, and where 95 % of measurements should lie"),
-            (beyond, GREY, "--", "extrapolation, from no further gain to one as fast as last"),
+            (beyond, GREY, "--", "extrapolation: from no further gain to gains as fast as the last"),
         ):
             if part:
                 x = [place.x for place in part]
@@ -847,7 +848,7 @@ def scale_plot(
         is_wide = top > 3 * bottom
         axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)) if is_wide else ticker.MaxNLocator(6))
         axes.yaxis.set_minor_formatter(ticker.NullFormatter())
-        axes.yaxis.set_major_formatter(percentage if is_fraction else "{x:.4g}")
+        axes.yaxis.set_major_formatter(axis_percentage if is_fraction else "{x:.4g}")
     return figure
 
 

@@ -7,7 +7,7 @@ lets the same predictions be counted again, compared with another model's, or lo
 Conventions:
 
 - Predictions are ordered by id, so that nothing depends on how the images were batched.
-- Images that could not be read are named in `bad` and count for nothing.
+- Images that could not be read are named in `bad` and excluded.
 - A ratio whose denominator is zero (the precision of a class never predicted, say) is None, never 0 or NaN.
 
 Conventions where an image has one class:
@@ -66,7 +66,7 @@ class Overconfidence:
     mean: float
     """Mean confidence - accuracy; below 0 the model is not sure enough."""
     interval: tuple[float, float]
-    """The 95% confidence interval of this mean."""
+    """The 95 % confidence interval of this mean."""
 
     @property
     def verdict(self) -> str:
@@ -117,7 +117,7 @@ def calibration_bins(confidence: NDArray[np.float64], right: NDArray[np.bool_]) 
 
 
 SIGNIFICANT = 0.05
-"""Above this p a difference is not distinguished from chance; the level that goes with 95% intervals."""
+"""Above this p a difference is not distinguished from chance; the level that goes with 95 % intervals."""
 
 
 @dataclass(frozen=True)
@@ -515,7 +515,7 @@ class LabelScore(ClassScore):
 
     average_precision: Fraction | None
     average_precision_interval: Interval | None
-    """95%; None if it was not computed, or fewer than three images have the label."""
+    """95 %; None if it was not computed, or fewer than three images have the label."""
     best_f1: Fraction | None
     """The largest F1 that another threshold reaches on these images; on others it will be lower."""
     best_threshold: Fraction | None
@@ -530,7 +530,7 @@ class RepeatedLabels:
     mean_average_precision_without: Fraction | None
     """On the other images, over the labels that occur there; None where no label does."""
     interval_without: Interval | None
-    """95%; None if any of these labels is on fewer than three of the other images."""
+    """95 %; None if any of these labels is on fewer than three of the other images."""
     labels_that_occur: Count
     """Labels of the other images."""
 
@@ -546,7 +546,7 @@ class MultiLabel(Result):
     mean_average_precision: Fraction | None
     """Mean over the labels that occur; None if no image has a label."""
     mean_average_precision_interval: Interval | None
-    """95%; None if it was not computed, or a label occurs on too few images."""
+    """95 %; None if it was not computed, or a label occurs on too few images."""
     labels_that_occur: Count
     """Labels that the mean is over."""
     micro_average_precision: Fraction | None
@@ -578,7 +578,7 @@ class MultiLabel(Result):
         if self.mean_average_precision_interval is not None or not rare:
             return ""
         are, named = pluralize(len(rare), "label is", "labels are"), join_names(rare, 3)
-        return f"no 95% interval: {are} on fewer than {FEWEST_POSITIVES} images ({named})"
+        return f"no 95 % interval: {are} on fewer than {FEWEST_POSITIVES} images ({named})"
 
     def interval_clause(self) -> str:
         """State the interval of the mean average precision, or why there is none; "" if it was left out."""
@@ -590,17 +590,19 @@ class MultiLabel(Result):
     def summary(self) -> str:
         """State the mean average precision with its interval in one line."""
         unread = f", {self.bad} unreadable" if self.bad else ""
-        figure = f"{percentage(self.mean_average_precision)} mean average precision"
+        figure = f"{percent_to_hundredths(self.mean_average_precision)} mean average precision"
         return f"{figure} on {self.count:,} images{unread}{self.interval_clause()}{self._repeats}"
 
     def sentence(self, images: str) -> str:
         """State the mean average precision, and how good the model is by other measures; `images` is the noun
         after their count."""
         return (
-            f"{percentage(self.mean_average_precision)}"
+            f"{percent_to_hundredths(self.mean_average_precision)}"
             f" mean average precision of {self.labels_that_occur} labels on {self.count:,} "
-            f"{images}{self.interval_clause()}; micro {percentage(self.micro_average_precision)}, "
-            f"macro F1 {percentage(self.macro_f1)}, micro F1 {percentage(self.micro_f1)}, "
+            f"{images}{self.interval_clause()}; "
+            f"micro {percent_to_hundredths(self.micro_average_precision)}, "
+            f"macro F1 {percent_to_hundredths(self.macro_f1)}, "
+            f"micro F1 {percent_to_hundredths(self.micro_f1)}, "
             f"all labels of an image right {self.subset_accuracy:.2%}, "
             f"single labels wrong {self.hamming_loss:.2%}; loss {self.loss:.4f}{self._repeats}"
         )
@@ -610,7 +612,7 @@ class MultiLabel(Result):
         """Say how many images are training images, and the mean average precision without them."""
         if (repeated := self.repeated) is None:
             return ""
-        figure = percentage(repeated.mean_average_precision_without)
+        figure = percent_to_hundredths(repeated.mean_average_precision_without)
         if repeated.interval_without is not None:
             low, high = repeated.interval_without
             figure += f" ({low:.1%} to {high:.1%})"
@@ -633,7 +635,7 @@ def repeats_clause(repeated: int, others: int, figure: str) -> str:
     return f"; {clause} too: without {'it' if repeated == 1 else 'them'} {figure}"
 
 
-def percentage(fraction: float | None) -> str:
+def percent_to_hundredths(fraction: float | None) -> str:
     """Write a fraction with hundredths of a point."""
     return "undefined" if fraction is None else f"{fraction:.2%}"
 

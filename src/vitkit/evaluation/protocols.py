@@ -329,7 +329,7 @@ class ProtocolResult(Result):
             Text(f"{self.summary()}, choosing among {self.candidates:,} classes", "answer"),
             f"{self.top5_accuracy:.2%} top-5: one of the five likeliest classes is right {interval}",
             *(f"Left out: {pluralize(count, 'image')}, {reason}." for reason, count in left_out),
-            *unreadable(self.rejects, "count for nothing"),
+            *unreadable(self.rejects, "are excluded"),
             f"The {self.note}.",
             Table(("worst classes", "right", "images"), rows),
         ]

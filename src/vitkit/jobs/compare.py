@@ -77,7 +77,7 @@ PICTURES_SHOWN = 12
 CLASSES_DRAWN = 30
 """The most bars of the drawing by class; the table has every class."""
 ABOUT_INTERVALS = Caption(
-    "95% intervals in parentheses are each about one model: whether the two differ is said above, by image."
+    "95 % intervals in parentheses are each about one model: whether the two differ is said above, by image."
 )
 ABOUT_CLASSES = Caption(
     "Difference in points, and the images that one model alone is right on. p: McNemar's exact test within "
@@ -85,7 +85,7 @@ ABOUT_CLASSES = Caption(
 )
 ABOUT_SURENESS = Caption(
     "Images in 15 bins of equal width by confidence (the probability of the predicted class): the fraction "
-    "that is right, with its 95% interval, at the bin's mean confidence. Points below the dashed line: too "
+    "that is right, with its 95 % interval, at the bin's mean confidence. Points below the dashed line: too "
     "sure. Below: how many images have which confidence."
 )
 
@@ -330,8 +330,8 @@ def compare(
         first: a run folder, a series, any checkpoint, a folder of vitkit export, an address or a published
             name.
         second: another model of the same classes; differences are its numbers minus the first model's.
-        data: other images than those that the models were trained with: digits, a folder, a .csv or .parquet
-            files; left out, the images of the first model that records its own.
+        data: images to test on: digits, a folder, a .csv or .parquet files; left out, the images of the first
+            model that records its own.
         split: images that both are tested on: test, val or train, or a part of them such as "test[:10%]";
             left out, test if there is one.
         out: folder of the page and of the evaluations; left out, runs/compare-FIRST-SECOND.
@@ -534,7 +534,7 @@ def _measure_speeds(pair: Pair, seconds: float, listener: Listener) -> bench.Ben
 
 
 def _compute(ready: Ready, images: torch.Tensor, _: torch.Tensor) -> None:
-    """Compute the logits of images as an evaluation does, whatever the images of all models are."""
+    """Compute the logits of the model's own images, as an evaluation does; the last argument is not used."""
     with run_model.output_function(ready.model, torch.device(ready.device), ready.precision) as compute:
         compute(images)()
 
@@ -768,4 +768,4 @@ def _draw_classes(comparison: ModelComparison) -> tuple[Plot | Text | None, ...]
     which = "" if len(drawn) == len(changed) else f" of the {len(drawn)} classes with most changed images"
     caption = f"The differences{which} in points, with their 95 % intervals, the largest loss first."
     axis = f"{comparison.second.label} less {comparison.first.label}, in points"
-    return study.plot_differences(differences, axis, caption), Caption(caption) if drawn else None
+    return study.draw_differences(differences, axis, caption), Caption(caption) if drawn else None

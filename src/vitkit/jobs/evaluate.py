@@ -93,7 +93,7 @@ class Evaluation(Result):
         """Return what the report of a run shows of its own images: classes, mistakes, calibration."""
         split = self.data.name if self.whole else self.split
         evaluated = {split: (self.result, self.predictions)}
-        rejects = unreadable(self.rejects, "count for nothing")
+        rejects = unreadable(self.rejects, "are excluded")
         sections = self.answering.report(evaluated, split, self.data.splits[self.split]).sections
         if self.others is not None:
             sections = (*sections, refusal_section(None, None, self.others, self.accepted))
@@ -105,7 +105,7 @@ class Evaluation(Result):
         details = self.answering.details(self.result)
         tables = () if details is None else (replace(details, most=ROWS_SHOWN),)
         plots = [block for section in self.sections() for block in section.blocks if isinstance(block, Plot)]
-        rejects, files = unreadable(self.rejects, "count for nothing"), []
+        rejects, files = unreadable(self.rejects, "are excluded"), []
         model = shlex.quote(self.model.name)
         if self.page is not None:
             is_own = self.page.parent == self.folder

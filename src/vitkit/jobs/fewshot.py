@@ -115,7 +115,7 @@ class FewShot(Result):
         score, interval = best.best, ""
         if score.shown_interval is not None:
             low, high = score.shown_interval
-            interval = f" (95% interval of the mean over draws: {low:.1%} to {high:.1%})"
+            interval = f" (95 % interval of the mean over draws: {low:.1%} to {high:.1%})"
         which = f"The best of the checkpoints is {best.name}: with" if len(self.models) > 1 else "With"
         sentences = [
             f"{which} {pluralize(score.shots, 'image')} of each class, {score.method} on frozen features is "
@@ -134,7 +134,7 @@ class FewShot(Result):
         """Return the accuracies of each checkpoint, drawn and as a table, and those of its classes."""
         warnings = [Text(remark, "warning") for remark in remarks(self)]
         explained = (
-            "Mean accuracy over the draws of the shots, their standard deviation, and the 95% interval of "
+            "Mean accuracy over the draws of the shots, their standard deviation, and the 95 % interval of "
             "the mean by Student's t; every checkpoint meets the same shots and the same test images."
         )
         of_classes = "Each accuracy is the mean over the draws, by the best method with the most shots."

@@ -27,7 +27,7 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.statistics import Scores
 from vitkit.jobs import finetune, recipes, train
 from vitkit.jobs.options import Objective, StudyOptions, ThenOptions, TrainingOptions, split_options
-from vitkit.jobs.study import study as engine
+from vitkit.jobs.study import study as studies
 from vitkit.listener import Listener
 from vitkit.result import Section
 from vitkit.runs import processes, run_options
@@ -204,12 +204,12 @@ class Length:
 
 
 @dataclass(frozen=True, repr=False)
-class Helped(engine.StudyResult):
+class Helped(studies.StudyResult):
     """The result of a study of a pre-training."""
 
-    comparison: engine.Comparison
+    comparison: studies.Comparison
     """The arms against fine-tuning without the pre-training."""
-    against_longer: engine.Comparison
+    against_longer: studies.Comparison
     """Fine-tuning with the pre-training, against the longer one without it."""
 
     draws: int
@@ -224,7 +224,7 @@ class Helped(engine.StudyResult):
 
     def headline(self) -> list[str]:
         """Say how such a pre-training does: a single one tells nothing of another."""
-        first, second = engine.conclusions(self.comparison), engine.conclusions(self.against_longer)
+        first, second = studies.conclusions(self.comparison), studies.conclusions(self.against_longer)
         if not self.comparison.images:
             return first
         draws, where = pluralize(self.draws, "draw"), self.comparison.describe()
@@ -242,8 +242,8 @@ class Helped(engine.StudyResult):
 
     def sections(self) -> Sequence[Section]:
         """Return the tables of the arms, and how to read them."""
-        arms = engine.arm_table(self.comparison), engine.difference_plot(self.comparison)
-        longer = (engine.arm_table(self.against_longer),)
+        arms = studies.arm_table(self.comparison), studies.difference_plot(self.comparison)
+        longer = (studies.arm_table(self.against_longer),)
         return (
             Section("Arms", arms),
             Section("Against as much time without it", longer, page_only=True),
@@ -253,7 +253,7 @@ class Helped(engine.StudyResult):
 
 def compare_pretraining(
     run: Run, options: ThenOptions, out: Path | None, machine: StudyOptions
-) -> Helped | engine.StudyPlan:
+) -> Helped | studies.StudyPlan:
     """Pre-train, fine-tune with and without it, and compare on the same test images.
 
     The same call continues an interrupted study.
@@ -277,10 +277,10 @@ def compare_pretraining(
         folder
         for folder in numbered_folders(opened.images.name, run.model, ENDING)
         if not folder.is_dir()
-        or ((folder / engine.RECORD).exists() and engine.read_study(folder).command == machine.command)
+        or ((folder / studies.RECORD).exists() and studies.read_study(folder).command == machine.command)
     )
     tuning = fine_tune_without(run, options, opened, listener)
-    length = None if options.plan else engine.read_chosen(Length, place, KIND)
+    length = None if options.plan else studies.read_chosen(Length, place, KIND)
     if length is None:
         length, expected = _plan(run, tuning, options, opened, place, machine)
         if options.plan:
@@ -288,16 +288,18 @@ def compare_pretraining(
         listener.note(expected.summary())
     length = replace(length, pretrainings=options.pretrainings or length.pretrainings)
     described = {"then": options.then, "labels": options.labels, "draws": options.draws, **to_json(length)}
-    study = engine.new_study(KIND, machine.command, described, make_arms(run, tuning, options, length, place))
+    study = studies.new_study(
+        KIND, machine.command, described, make_arms(run, tuning, options, length, place)
+    )
     with study.claim(place) as folder:
-        pretrained, *others = engine.complete_arms(study.arms[:3], folder, machine)
+        pretrained, *others = studies.complete_arms(study.arms[:3], folder, machine)
         pairs = zip(study.arms[3:], pretrained.members, strict=True)
         begun = [arm for arm, member in pairs if member.finished]
         if not begun:
             raise NonFiniteError(f"{folder}: every pre-training diverged: give a lower --learning-rate.")
-        tuned = engine.complete_arms(begun, folder, machine)
+        tuned = studies.complete_arms(begun, folder, machine)
         with listener.progress("comparing the arms"):
-            tested = engine.read_scores(folder, [*study.arms[1:3], *begun], [*others, *tuned])
+            tested = studies.read_scores(folder, [*study.arms[1:3], *begun], [*others, *tuned])
         without, longer, *each = tested.scores
         ways: list[Scores] = [without, {draw: row for scores in each for draw, row in scores.items()}, longer]
         several, seeds = length.pretrainings > 1, [member.seed for member in others[0].members]
@@ -306,9 +308,9 @@ def compare_pretraining(
             ways = _by_pretraining(ways, run.training.seed, options.draws)
         with_it = replace(begun[0], label="with pre-training") if several else begun[0]
         arms, ended = (study.arms[1], with_it, study.arms[2]), (others[0], tuned[0], others[1])
-        first = engine.compare_scored(replace(tested, scores=tuple(ways)), arms, ended, seeds)
+        first = studies.compare_scored(replace(tested, scores=tuple(ways)), arms, ended, seeds)
         tested = replace(tested, scores=(ways[2], ways[1]))
-        second = engine.compare_scored(tested, (arms[2], with_it), (ended[2], ended[1]), seeds)
+        second = studies.compare_scored(tested, (arms[2], with_it), (ended[2], ended[1]), seeds)
         helped = Helped(
             folder=folder,
             comparison=first,
@@ -318,7 +320,7 @@ def compare_pretraining(
             data=Path(options.then).name,
             best=with_it.folder,
         )
-        engine.publish(helped, [arm.folder for arm in study.arms], machine)
+        studies.publish(helped, [arm.folder for arm in study.arms], machine)
     return helped
 
 
@@ -345,7 +347,7 @@ def _by_pretraining(ways: Sequence[Scores], first: int, draws: int) -> list[Scor
     return [*means]
 
 
-def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folder: Path) -> list[engine.Arm]:
+def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folder: Path) -> list[studies.Arm]:
     """Make the arms of a study in a folder: the pre-trainings, the fine-tunings without them, and those from
     each of them."""
     number, draws, first = length.pretrainings, options.draws, run.training.seed
@@ -355,9 +357,9 @@ def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folde
     longer = replace(tuning, training=replace(tuning.training, steps=length.steps))
     series = run_options.SeriesOptions(runs=number * draws, redraw=few and number * draws > 1)
     arms = [
-        engine.Arm(PRETRAINING, "pre-training", run, run_options.SeriesOptions(runs=number)),
-        engine.Arm(WITHOUT, "without pre-training", tuning, series),
-        engine.Arm(LONGER, "longer without pre-training", longer, series),
+        studies.Arm(PRETRAINING, "pre-training", run, run_options.SeriesOptions(runs=number)),
+        studies.Arm(WITHOUT, "without pre-training", tuning, series),
+        studies.Arm(LONGER, "longer without pre-training", longer, series),
     ]
     for k in range(number):
         start, name, label = folder.resolve() / PRETRAINING, WITH, "with this pre-training"
@@ -368,7 +370,7 @@ def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folde
         splits = replace(tuning.splits, subset_seed=seed if few else None)
         tuned = replace(tuning, splits=splits, training=replace(tuning.training, seed=seed))
         each = run_options.SeriesOptions(runs=draws, redraw=few and draws > 1)
-        arms.append(engine.Arm(name, label, from_start(tuned, start), each))
+        arms.append(studies.Arm(name, label, from_start(tuned, start), each))
     return arms
 
 
@@ -412,10 +414,10 @@ def from_start(run: Run, start: Path) -> Run:
 
 def _plan(
     run: Run, tuning: Run, options: ThenOptions, opened: Opened, folder: Path, machine: StudyOptions
-) -> tuple[Length, engine.StudyPlan]:
+) -> tuple[Length, studies.StudyPlan]:
     """Choose the number of pre-trainings, and the steps that take as long as one and a fine-tuning together;
     plan all runs."""
-    paces = engine.measure_paces({PRETRAINING: run, WITHOUT: tuning}, machine, opened)
+    paces = studies.measure_paces({PRETRAINING: run, WITHOUT: tuning}, machine, opened)
     seconds = paces[PRETRAINING].step * run.training.total_steps(len(opened.images.splits["train"]))
     images = list_images(tuning, opened).splits
     steps = tuning.training.total_steps(len(images["train"])) + math.ceil(seconds / paces[WITHOUT].step)
@@ -427,6 +429,6 @@ def _plan(
         f"{pluralize(number, 'pre-training')} of {format_duration(seconds)}, each with {options.draws} "
         "fine-tunings of each kind: --pretrainings and --draws choose how many.",
         "--steps is the pre-training's length, --tune-steps the fine-tunings'.",
-        engine.describe_detectable(number if number > 1 else options.draws, len(images["test"]), "test"),
+        studies.describe_detectable(number if number > 1 else options.draws, len(images["test"]), "test"),
     )
-    return length, engine.plan_arms(arms, machine, opened, *remarks, paces=each, folder=folder)
+    return length, studies.plan_arms(arms, machine, opened, *remarks, paces=each, folder=folder)

@@ -205,7 +205,7 @@ def train_series(
             "A head in closed form is the same for every seed and has no learning rate: leave --runs, "
             "--sweep and --cross-validate out, or add --head new, which trains the head by gradient descent."
         )
-    options = _complete_options(run, options)
+    options = _with_rates_and_paths(run, options)
     begun = None if own is None else plan.begun_run(own)
     if begun is None:
         with listener.progress("listing images"):
@@ -265,11 +265,11 @@ def check_series(
     """
     require_data(run)
     run, opened = plan.with_absolute_paths(run), plan.look_at(run, opened)
-    _plan(run, _complete_options(run, options), opened, replace(machine, listener=SILENT))
+    _plan(run, _with_rates_and_paths(run, options), opened, replace(machine, listener=SILENT))
     return opened
 
 
-def _complete_options(run: Run, options: run_options.SeriesOptions | None) -> run_options.SeriesOptions:
+def _with_rates_and_paths(run: Run, options: run_options.SeriesOptions | None) -> run_options.SeriesOptions:
     """Name the rates of a sweep that are left out, and make the path of its images absolute."""
     options = options or run_options.SeriesOptions(sweep=True)
     if options.sweep and not options.sweep_rates:

@@ -19,7 +19,7 @@ FLOAT32_LEAST = 2.0**-126
 """The smallest number above 0 that float32 holds in full, for pixels are divided by deviations."""
 
 MOST_CLASSES = 2**24
-"""A thousand times as many as the largest labelled set has."""
+"""Hundreds of times as many classes as ImageNet-21k has."""
 
 
 Size: TypeAlias = int | tuple[int, int]
@@ -66,7 +66,7 @@ GROUPS = 32
 """Groups of every GroupNorm in both of the authors' code bases."""
 
 MOST_STAGES, MOST_UNITS, WIDEST = 10, 1000, 1024
-"""Several times as many stages, units and channels (over 64) as any ResNet that was published has."""
+"""More stages and units than any ResNet that was published has, and a larger width factor."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class ResNetConfig(Valid):
     mixing: Literal["convolution", "axial"] = "convolution"
     """The middle of a bottleneck: a 3x3 convolution, or axial attention instead (paper D.6)."""
     num_heads: int = 8
-    """Heads of the axial attention; without it the field counts for nothing."""
+    """Heads of the axial attention; ignored without it."""
     norm_eps: float = 1e-5
     standardization_eps: float = 1e-10
     """In w / sqrt(var + eps)."""
@@ -264,7 +264,7 @@ def halve(size: tuple[int, int]) -> tuple[int, int]:
 
 
 DEEPEST = 1000
-"""Blocks of a model: ten times as many as any that was published has."""
+"""Blocks of a model: far more than any ViT that was published has."""
 
 MOST_TOKENS = 2**24
 """Tokens of an image, of 4096x4096 pixels each a patch of its own."""
@@ -536,7 +536,7 @@ class ViTConfig(Valid):
                 f"Rotary positions divide a head's numbers among row and column in pairs: {self.head_dim} "
                 "numbers are no multiple of 4."
             )
-        registers = max(self.register_tokens, 0)
+        registers = self.register_tokens
         if rotary.register_temperature is not None and math.isqrt(registers) ** 2 != registers:
             raise VitkitError(
                 "Registers with rotary positions stand in a square grid: register_tokens is 0, 1, 4, 9 and "
@@ -587,7 +587,7 @@ class ViTConfig(Valid):
 
     @property
     def num_layers(self) -> int:
-        """The number of encoder blocks (or residual units); a hybrid's backbone is not counted."""
+        """The number of encoder blocks; a hybrid's backbone is not counted."""
         return self.depth
 
     @property

@@ -217,7 +217,7 @@ def _stages(
         config: layers and channels.
         unit: makes a unit from the channels of its input and of its output, its stride, and
             `(rows, columns)` of its input.
-        size: `(rows, columns)` after the root and its max-pooling; left out, sizes count for nothing.
+        size: `(rows, columns)` after the root and its max-pooling; left out, sizes are ignored.
     """
     stages, in_channels = nn.ModuleList(), config.root_channels
     for layers, out_channels in zip(config.layers, config.stage_channels, strict=True):

@@ -1,4 +1,4 @@
-"""The tasks that can be learned. This table is the only place in the code that knows a task by its name."""
+"""The tasks that can be learned, by name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 from vitkit.config import read
 from vitkit.errors import VitkitError
 from vitkit.evaluation import classify, levels
-from vitkit.evaluation.classify import THRESHOLD, CalibrationBin, Classification, MultiLabel, percentage
+from vitkit.evaluation.classify import (
+    THRESHOLD,
+    CalibrationBin,
+    Classification,
+    MultiLabel,
+    percent_to_hundredths,
+)
 from vitkit.evaluation.predictions import Predictions, likeliest, probabilities, ratio
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Card, LossFunction
@@ -68,7 +74,7 @@ class Answer(list[Guess]):
         guesses: the classes.
         typicality: the fraction of images of the model's own kind that are at least as strange, the image
             itself among them; None for a model that refuses nothing.
-        share: the share of its own images that the model may refuse.
+        most_refused: the fraction of its own images that the model may refuse.
         sure: the group or class of the deepest level that the model is sure of; None where there is none.
         has_levels: whether the model's classes are a tree.
     """
@@ -77,13 +83,13 @@ class Answer(list[Guess]):
         self,
         guesses: Iterable[Guess],
         typicality: float | None = None,
-        share: float = 0.0,
+        most_refused: float = 0.0,
         sure: Guess | None = None,
         has_levels: bool = False,
     ) -> None:
         super().__init__(guesses)
         self.typicality = typicality
-        self.refused = typicality is not None and typicality <= share
+        self.refused = typicality is not None and typicality <= most_refused
         """Whether the image is refused as none of the classes: the guesses are then worth little."""
         self.sure = None if self.refused else sure
         """The most exact answer that the model is sure of, birds/petrel or birds alone; None: it is not sure,
@@ -120,7 +126,7 @@ class LabelAnswering(ABC):
     image_score: str
     """The name of the mean of `score_images`."""
     figure: str
-    """The number that a run without evaluation lacks."""
+    """The main number, named where a run has no evaluation."""
     terms: str
     """Explains the names of `measures`."""
     mistakes: tuple[str, str]
@@ -253,18 +259,18 @@ class LabelAnswering(ABC):
         return answer
 
     def show(
-        self, result: Any, predictions: Predictions, rows: Rows, sure: Floats | None = None
+        self, result: Any, predictions: Predictions, rows: Rows, confidence: Floats | None = None
     ) -> list[ShownImage]:
         """Name the true and the predicted classes of the images of these rows, and how sure the model is.
 
         Args:
             result, predictions: the numbers, and what they are counted from.
             rows: `(n,)`.
-            sure: `(N,)` confidences; left out, those of the predictions.
+            confidence: `(N,)`; left out, that of the predictions.
         """
-        sure = predictions.confidence if sure is None else sure
+        confidence = predictions.confidence if confidence is None else confidence
         shown = ((row, self.named(result, predictions, row)) for row in rows.tolist())
-        return [ShownImage(int(predictions.ids[row]), *names, float(sure[row])) for row, names in shown]
+        return [ShownImage(int(predictions.ids[row]), *names, float(confidence[row])) for row, names in shown]
 
     @abstractmethod
     def named(self, result: Any, predictions: Predictions, row: int) -> tuple[str, str]:
@@ -430,8 +436,8 @@ class ClassificationAnswering(LabelAnswering):
         if top > 1:
             return {f"top {top}": [*([" ".join(instead)] if instead else []), *shown]}
         if instead:
-            name, *share = instead
-            return {"class": [name], "probability": [*share, *(f"({guess})" for guess in shown[:1])]}
+            name, *probability = instead
+            return {"class": [name], "probability": [*probability, *(f"({guess})" for guess in shown[:1])]}
         return {
             "class": [guess.name for guess in guesses],
             "probability": [f"{g.probability:.1%}" for g in guesses],
@@ -462,7 +468,7 @@ class ClassificationAnswering(LabelAnswering):
             low, high = map(percent, repeated.interval_without)
             right = f", and the model is right on {repeated.correct:,} of them"
             accuracy = percent(repeated.accuracy_without)
-            without = f"**without them the accuracy is {accuracy}** (95% interval {low} to {high})."
+            without = f"**without them the accuracy is {accuracy}** (95 % interval {low} to {high})."
         parts = _confusion(result, images), _classes(result, images), mistakes, _calibration(result, images)
         by_level = () if result.levels is None else (level_section(result.levels, result.count, images),)
         answers = page.answer_texts(answer, result, right, without, split, images)
@@ -500,7 +506,7 @@ def _classes(result: Classification, images: str) -> Section:
     blocks = (
         Plot(lambda: figures().class_accuracy(result.per_class, images), "classes", alt),
         Caption(
-            "Accuracy within the classes, the worst first. The line is the 95% interval: where it "
+            "Accuracy within the classes, the worst first. The line is the 95 % interval: where it "
             "is long there are few images, and the order says little."
         ),
         table,
@@ -550,14 +556,14 @@ def _calibration(result: Classification, images: str) -> Section:
     low, high = (f"{100 * end:+.1f}" for end in result.overconfidence.interval)
     # On few images a difference may be chance.
     verdict = result.overconfidence.verdict or f"as sure as it should be, as far as {images} can tell"
-    verdict += f" (confidence - accuracy: 95% interval {low} to {high} percentage points)"
+    verdict += f" (confidence - accuracy: 95 % interval {low} to {high} percentage points)"
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
     blocks = (
-        _calibration_plot({"accuracy, with its 95% interval": result.calibration}, f"on {images}", images),
+        _calibration_plot({"accuracy, with its 95 % interval": result.calibration}, f"on {images}", images),
         Caption(
             "Images grouped by confidence (the probability given to the predicted class"
             f"{sigmoid if result.loss_function == 'sigmoid' else ''}) into 15 bins of equal width: the "
-            "fraction that is right, with its 95% interval, at the mean confidence of the bin. Below: how "
+            "fraction that is right, with its 95 % interval, at the mean confidence of the bin. Below: how "
             "many images are in each bin. Points below the dashed line: the model is too sure of itself."
         ),
         Text(
@@ -604,19 +610,19 @@ def level_section(scores: levels.LevelScores, images: int, what: str) -> Section
         "named": lambda row: fraction_cell(ratio(row.named, row.count)),
         "named rightly": lambda row: fraction_cell(ratio(row.right, row.named)),
     }
-    parts = (
+    cross_fit = (
         " The thresholds were chosen by some of these images: here each tenth of them is judged by "
         "thresholds that the other tenths give."
     )
     blocks = (
         level_table(scores, images),
         Caption(
-            f"On {what}, with 95% intervals. Accuracy: the most probable group of classes is the true one; a "
-            "group is as probable as its classes together. Named: the model is sure at this level, as the "
+            f"On {what}, with 95 % intervals. Accuracy: the most probable group of classes is the true one; "
+            "a group is as probable as its classes together. Named: the model is sure at this level, as the "
             "probability is above the threshold; the answer may end further down. The threshold is such that "
             f"at most {levels.MOST_WRONG:.0%} of the images named at a level are named wrongly there, with a "
             f"confidence of {levels.CONFIDENCE:.0%}. Of the answers that end at a level, which are about the "
-            f"harder images, more may be wrong.{parts if scores.cross_fitted else ''}"
+            f"harder images, more may be wrong.{cross_fit if scores.cross_fitted else ''}"
         ),
         table_of(scores.groups, columns),
         Caption("Named: the images of the class for which the model is sure at its level, rightly or not."),
@@ -662,22 +668,22 @@ class MultiLabelAnswering(LabelAnswering):
 
     def measures(self, result: MultiLabel) -> tuple[tuple[str, str], ...]:
         """Name average precisions, F1 and fractions of right answers."""
-        figure = percentage(result.mean_average_precision)
+        figure = percent_to_hundredths(result.mean_average_precision)
         rows = [("mean average precision", f"{figure}{result.interval_clause()}")]
         if result.repeated is not None and result.repeated.count:
             images = pluralize(result.repeated.count, "training image")
-            without = percentage(result.repeated.mean_average_precision_without)
+            without = percent_to_hundredths(result.repeated.mean_average_precision_without)
             rows.append((f"the same without {images}", without))
         return (
             *rows,
-            ("micro average precision", percentage(result.micro_average_precision)),
-            ("macro F1", percentage(result.macro_f1)),
-            ("micro F1", percentage(result.micro_f1)),
-            ("all labels of an image right", percentage(result.subset_accuracy)),
-            ("single labels wrong", percentage(result.hamming_loss)),
+            ("micro average precision", percent_to_hundredths(result.micro_average_precision)),
+            ("macro F1", percent_to_hundredths(result.macro_f1)),
+            ("micro F1", percent_to_hundredths(result.micro_f1)),
+            ("all labels of an image right", percent_to_hundredths(result.subset_accuracy)),
+            ("single labels wrong", percent_to_hundredths(result.hamming_loss)),
             ("loss (nats)", f"{result.loss:.4f}"),
             ("labels an image", f"{result.labels_per_image:.2f}"),
-            ("labels predicted an image", f"{result.predicted_per_image:.2f}"),
+            ("predicted labels an image", f"{result.predicted_per_image:.2f}"),
         )
 
     def named(self, result: Any, predictions: Predictions, row: int) -> tuple[str, str]:
@@ -749,7 +755,7 @@ def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
     columns: Mapping[str, Callable[[classify.LabelScore], Cell]] = {
         "label": lambda score: score.name,
         "AP": lambda score: fraction_cell(score.average_precision),
-        "95% interval": lambda score: page.interval_cell(score.average_precision_interval),
+        "95 % interval": lambda score: page.interval_cell(score.average_precision_interval),
         "precision": lambda score: fraction_cell(score.precision),
         "recall": lambda score: fraction_cell(score.recall),
         "F1": lambda score: fraction_cell(score.f1),
@@ -767,7 +773,7 @@ def _labels(result: MultiLabel, images: str) -> Section:
         Plot(lambda: figures().label_precision(result.per_label, result.count, images), "labels", alt),
         Caption(
             "Average precision of the labels, the worst first: the area under the steps of precision over "
-            "recall, 100% if every image with the label is ranked before all others. The line is the 95% "
+            "recall, 100% if every image with the label is ranked before all others. The line is the 95 % "
             "interval, which allows for the average precision of few images being too high; a label on "
             "fewer than three images has none. The dot is the average precision of a random ranking."
         ),

@@ -170,7 +170,7 @@ def describe_images(count: int, split: str) -> str:
 def expectation(interval: tuple[float, float]) -> str:
     """State what the interval of a fraction says of other images."""
     low, high = map(percent, interval)
-    return f"On other images drawn in the same way, expect between {low} and {high} (95% confidence)."
+    return f"On other images drawn in the same way, expect between {low} and {high} (95 % confidence)."
 
 
 def percent(fraction: float | None) -> str:

@@ -4,15 +4,16 @@
         model.safetensors  average.safetensors  optimizer.safetensors  state.json
         objective.safetensors  averaged_objective.safetensors
         manifest.json      size and SHA-256 of each of these files, the run's options and its environment
-        COMMIT             SHA-256 of the manifest: written last; without it the folder counts for nothing
+        COMMIT             SHA-256 of the manifest: written last; without it the folder is ignored
 
 A save writes into a hidden folder, flushes every file, renames the folder, and puts COMMIT into place.
-Whatever moment a process is killed at, the newest folder whose COMMIT and hashes agree is whole. No name is
-written twice. A large checkpoint is written from a copy of the state, while training goes on.
+Whatever moment a process is killed at, the newest folder whose COMMIT and hashes agree is whole. Nothing is
+overwritten. A large checkpoint is written from a copy of the state, while training goes on.
 
-A committed checkpoint is removed for one reason only: newer ones were committed after it. A checkpoint
-that is damaged is set aside under another name, `damaged-step-00000120`; one that cannot be read, because the
-disk or the system refuses, stops the run and stays as it is.
+A committed checkpoint is removed for two reasons only: newer ones were committed after it, or its run of a
+series has ended (`remove_checkpoints`). A checkpoint that is damaged is set aside under another name,
+`damaged-step-00000120`; one that cannot be read, because the disk or the system refuses, stops the run and
+stays as it is.
 
 From top to bottom: the records of a checkpoint, saving, the search for a whole checkpoint, loading, its files
 (names, commits, setting aside, removing), and a run whose checkpoints are no longer needed.

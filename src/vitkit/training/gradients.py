@@ -423,7 +423,7 @@ class Gradients:
         """Add up the gradients of this process's shares, at most `size` images at a time."""
         self.optimizer.zero_grad()
         totals: dict[str, Tensor] = {}
-        # A process without images passes one that counts for nothing.
+        # A process without images passes a masked one.
         passes = [
             (at, share, start)
             for at, share in self._placed()

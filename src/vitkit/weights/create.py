@@ -1,4 +1,4 @@
-"""The front door of models: names of this library and of timm, with new weights or published ones.
+"""Create models by name, of this library or of timm, with new weights or published ones.
 
 The architectures of timm's names, such as vit_base_patch16_224.augreg_in21k, have timm's numerics: the exact
 GELU, and the epsilons of its ResNets. Facts: timm 1.0.31, `models/vision_transformer.py`,
@@ -151,7 +151,7 @@ DEFAULT_TAGS = {
 USUAL_TAGS = {"vit": "augreg_in21k_ft_in1k", "deit": "fb_in1k", "resnetv2": "goog_in21k_ft_in1k"}
 """The usual tags, by the first word of the name."""
 IMAGENET_TAGS = ("dino", "mae", "fb_in1k")
-"""Weights that were trained on pixels with the mean and standard deviation of ImageNet; others with 0.5."""
+"""Tags of weights whose pixels have ImageNet's mean and standard deviation; the others have 0.5."""
 
 
 @dataclass(frozen=True)

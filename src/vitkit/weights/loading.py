@@ -1,4 +1,4 @@
-"""Loading a checkpoint: its format is recognised, every key accounted for, notes for the user returned.
+"""Load checkpoints: recognise the format, account for every key, and return notes for the user.
 
 The order is: find the format, read the file's description (architecture and card), translate its tensors into
 vitkit's names, check them against the architecture, and only then fit them to the options of the user:
@@ -412,10 +412,16 @@ def fit_weights(
     if novelty and (is_new or config != before):  # its scores and their threshold are of the model as it was
         novelty, card = {}, replace(card, refusal=None)
         if not is_new:
-            notes.append("no image is refused as none of the classes: that was learned at another image size")
+            notes.append(
+                "no image is refused as none of the classes: that was learned of images of another size, "
+                "channels or pixel statistics"
+            )
     if card.levels is not None and config != before:
         card = replace(card, levels=Levels((None,) * len(card.levels.thresholds)))
-        notes.append("no answer is sure of a level: the thresholds were chosen at another image size")
+        notes.append(
+            "no answer is sure of a level: the thresholds were chosen by images of another size, channels or "
+            "pixel statistics"
+        )
     fitted = model or (checked if config == before else build_empty(config))
     return Fitted(tensors, card, tuple(notes), fitted, novelty)
 
@@ -426,10 +432,11 @@ def fit_channels(
     """Fit a configuration and the first filters of its weights to images of another number of channels.
 
     The rule is timm's (`adapt_input_conv` in `timm/models/_manipulate.py`): for one channel the filters of
-    all channels are summed; for any other number, the three filters are repeated in turn and scaled by 3 / C,
-    so that a channel counts less where there are more. Beyond timm, the sum takes the pixel statistics of
-    each channel into account, so that a grey image gives the same result as its copy in three channels gave:
-    up to rounding where the means are equal, and for a linear patch embedding whatever they are.
+    all channels are summed; for any other number they are repeated in turn and scaled by the old number over
+    the new one, so that a channel counts less where there are more. Beyond timm, the sum takes the pixel
+    statistics of each channel into account, so that a grey image gives the same result as its copy in three
+    channels gave: up to rounding where the means are equal, and for a linear patch embedding whatever they
+    are.
 
     A standardised convolution (BiT, hybrids) forgets the scale of its filters. There, the response of each
     filter to a grey image stays the same up to a factor of its own.

@@ -16,7 +16,7 @@ from vitkit.cli.main import run
 from vitkit.data.config import Splits
 from vitkit.jobs import pretrain as pretraining
 from vitkit.jobs.options import ThenOptions
-from vitkit.jobs.study import study as engine
+from vitkit.jobs.study import study as studies
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
@@ -34,7 +34,7 @@ def line(out: Path, *more: str) -> list[str]:
 def paced() -> Iterator[None]:
     """Have every step take as long: else a clock decides the length of the longer arm."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(engine, "measure_paces", measure_paces)
+        patched.setattr(studies, "measure_paces", measure_paces)
         yield
 
 
@@ -158,7 +158,7 @@ def test_an_hour_decides_the_number_of_pre_trainings(
 ) -> None:
     for seconds, arms in ((0.01, "6 arms, 21 runs"), (601.0, "4 arms, 7 runs")):
         paces = {name: Pace(seconds, 1) for name in ("pretraining", "without")}
-        monkeypatch.setattr(engine, "measure_paces", lambda *_, paces=paces: paces)
+        monkeypatch.setattr(studies, "measure_paces", lambda *_, paces=paces: paces)
         assert arms in cli(line(tmp_path / "planned", "--plan")).out
 
 

@@ -24,7 +24,7 @@ from vitkit.errors import NonFiniteError
 from vitkit.evaluation.statistics import Point
 from vitkit.jobs.options import StudyOptions
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.study import study as engine
+from vitkit.jobs.study import study as studies
 from vitkit.jobs.study.scale import Design, Measured, Scale, base_run, conclude, propose_recipe, scale
 from vitkit.jobs.study.study import Arm, StudyPlan
 from vitkit.listener import SILENT, Listener
@@ -80,7 +80,7 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
         measured.append(next(iter(runs.values())))
         return dict.fromkeys(runs, Pace(0.01, 0.1))
 
-    monkeypatch.setattr(engine, "measure_paces", measure)
+    monkeypatch.setattr(studies, "measure_paces", measure)
     return measured
 
 
@@ -238,7 +238,7 @@ def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch
     first = measure_law(tmp_path / "law", budget="28s", recipe=run, quiet=True, listener=hearing)
     assert not (hearing.notes or hearing.rows or hearing.loops)
     assert first.steps > job.FEWEST_STEPS
-    monkeypatch.setattr(engine, "measure_paces", None)  # whoever measured again would fail
+    monkeypatch.setattr(studies, "measure_paces", None)  # whoever measured again would fail
     assert measure_law(tmp_path / "law", budget="28s", recipe=run) == first
     refused("budget '28s' -> left out", measure_law, tmp_path / "law", recipe=run)
 

@@ -15,7 +15,7 @@ from tests.helpers.series import before_each_run
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.jobs.options import StudyOptions
-from vitkit.jobs.study import study as engine
+from vitkit.jobs.study import study as studies
 from vitkit.jobs.study.study import Arm, Study
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Architecture, Run, StartConfig
@@ -35,13 +35,13 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def study(*arms: Arm, **options: Any) -> Study:
-    return engine.new_study("test", "a command", options, arms or ARMS)
+    return studies.new_study("test", "a command", options, arms or ARMS)
 
 
 def complete(made: Study, out: Path, listener: Hearing | None = None) -> list[Series]:
     with made.claim(out) as folder:
         options = StudyOptions(listener=listener or Hearing(), command=made.command)
-        return engine.complete_arms(made.arms, folder, options)
+        return studies.complete_arms(made.arms, folder, options)
 
 
 def test_arms_are_series_and_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_arms_are_series_and_a_stopped_study_goes_on(tmp_path: Path, monkeypatch
     assert any(note.startswith("arm 2 of 2, pool mean: ") for note in hearing.notes)
     assert any(loop.startswith("pool mean: ") for loop in hearing.loops)
     assert [folder.parent.name for folder, _, _ in hearing.runs] == ["mean"] * 3 and hearing.measured
-    assert [arm.label for arm in engine.read_study(out).arms] == ["the base", "pool mean"]
+    assert [arm.label for arm in studies.read_study(out).arms] == ["the base", "pool mean"]
 
 
 def test_an_arm_that_diverges_does_not_end_the_study(tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) ->
     refused(re.escape("pool 'max' -> 'mean'"), complete, study(grid=False), out)
     (tmp_path / "letter.txt").write_text("dear")
     refused("is there already and holds no study", complete, study(), tmp_path)
-    refused(r"is no study: it has no study\.json", engine.read_study, tmp_path)
+    refused(r"is no study: it has no study\.json", studies.read_study, tmp_path)
 
 
 def test_an_impossible_arm_is_refused_by_name_before_anything_is_trained() -> None:
     model = replace(SMALL, model="BiT-R50x1", architecture=Architecture(pool="mean"))
     arms = [ARMS[0], Arm("bit", "model BiT-R50x1", model, ONCE)]
-    refused("model BiT-R50x1: .* has no pool", engine.check_arms, arms, StudyOptions())
+    refused("model BiT-R50x1: .* has no pool", studies.check_arms, arms, StudyOptions())
 
 
 def test_runs_that_train_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,18 +124,18 @@ def test_runs_that_train_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch) -
         return Pace(float(len(timed)), 0.5)
 
     parts = {"images": None, "config": None, "device": None}
-    monkeypatch.setattr(engine, "plan_run", lambda run, *_, **__: SimpleNamespace(run=run, **parts))
-    monkeypatch.setattr(engine, "measure_pace", measure)
+    monkeypatch.setattr(studies, "plan_run", lambda run, *_, **__: SimpleNamespace(run=run, **parts))
+    monkeypatch.setattr(studies, "measure_pace", measure)
     other_rate = replace(SMALL, optimizer=replace(SMALL.optimizer, learning_rate=0.5))
     longer = replace(SMALL, training=replace(SMALL.training, steps=9, seed=3, select="last"))
     larger = replace(SMALL, training=replace(SMALL.training, batch_size=7))
     begun = replace(SMALL, start=StartConfig("another/arm"))
     runs = {"a": SMALL, "b": ARMS[1].run, "c": other_rate, "d": longer, "e": larger, "f": begun}
-    paces = engine.measure_paces(runs, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
+    paces = studies.measure_paces(runs, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
     assert [paces[name].step for name in runs] == [1, 2, 1, 1, 3, 1]
     assert [run.start.start for run in timed] == [""] * 3
     frozen = replace(begun, optimizer=replace(SMALL.optimizer, freeze="backbone", freeze_layers=1))
-    engine.measure_paces({"g": frozen}, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
+    studies.measure_paces({"g": frozen}, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
     # Without a start nothing can be frozen.
     assert (timed[-1].optimizer.freeze, timed[-1].optimizer.freeze_layers) == ("nothing", 0)
 
@@ -145,8 +145,8 @@ def test_an_arm_is_planned_with_the_runs_of_its_sweep() -> None:
     single = replace(arm, folder="single", series=vitkit.SeriesOptions(sweep_rates=(0.1,)))
     options, opened = StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL))
     paces = dict.fromkeys(("base", "single"), Pace(1.5, 0.5))
-    planned, one_run = engine.plan_arms([arm, single], options, opened, paces=paces).arms
+    planned, one_run = studies.plan_arms([arm, single], options, opened, paces=paces).arms
     assert (planned.name, planned.label, planned.rates) == ("base", "the base", (0.1, 0.2, 0.3))
     assert (planned.runs, planned.steps, one_run.runs) == (5, SMALL.training.steps, 1)
-    seconds = engine.run_seconds(SMALL, paces["base"], opened.images)
+    seconds = studies.run_seconds(SMALL, paces["base"], opened.images)
     assert planned.seconds == 5 * one_run.seconds == 5 * seconds

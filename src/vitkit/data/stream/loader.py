@@ -54,7 +54,7 @@ _ROUND_STEP = 0xD1B54A32D192ED03  # odd, with random-looking bits: rounds must n
 _ROUNDS = 12  # with 8 the orders of 5 samples are measurably uneven
 _AUGMENTATION = 0x617567  # "aug" in ASCII: the stream of `sample_rng` is no other stream of the same seed
 
-Result = tuple[Tensor, dict[int, str]]
+Decoded = tuple[Tensor, dict[int, str]]
 """Pixels of a batch (B, C, H, W) uint8, and the reason for each slot whose file could not be read."""
 Reading = Callable[[int], None]
 """Called with the index of each sample before it is read, so that a hanging read can be named."""
@@ -82,7 +82,7 @@ def sample_rng(seed: int, epoch: int, sample_id: int) -> np.random.Generator:
     Philox is counter-based: the seed is its key, epoch and sample are the upper half of its 256-bit counter,
     so that no two samples can meet in one stream of less than 2^128 numbers.
     """
-    counter = np.array((0, 0, sample_id, epoch), np.uint64)  # of a whole number it takes twice as long
+    counter = np.array((0, 0, sample_id, epoch), np.uint64)  # a Python integer takes twice as long
     return np.random.Generator(np.random.Philox(_key(seed), counter=counter))  # type: ignore[arg-type]
 
 
@@ -151,7 +151,7 @@ class Batch:
     targets: Mapping[str, Tensor]
     """(B, ...) each, by name: "labels" where images have some."""
     mask: Tensor
-    """(B,) bool; False where the file could not be read, so that the image counts for nothing."""
+    """(B,) bool; False where the file could not be read: the image is excluded."""
     ids: Tensor
     """(B,) int64, index into the split."""
     before: "Batch | None" = None
@@ -195,7 +195,7 @@ class Batch:
         return part if before is None else replace(part, before=self.slice(before, before + 1))
 
     def blank(self) -> "Batch":
-        """Return a batch of one black image that counts for nothing."""
+        """Return a batch of one black image, masked."""
         return replace(self, before=None)._each(lambda tensor: tensor.new_zeros(1, *tensor.shape[1:]))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
@@ -347,7 +347,7 @@ class _Batches:
         epochs, ids = (numbers[place * self.batch_size + self.places] for numbers in stream)
         return epochs, ids
 
-    def compute(self, epochs: Integers, ids: Integers, reading: Reading = lambda index: None) -> Result:
+    def compute(self, epochs: Integers, ids: Integers, reading: Reading = lambda index: None) -> Decoded:
         """Compute the pixels of a batch (B, C, H, W), and the reasons of the slots that could not be read.
 
         Args:
@@ -462,7 +462,7 @@ _SHORTAGES = (
 
 
 @dataclass(frozen=True)
-class _Task(Dataset["Result | str"]):
+class _Task(Dataset["Decoded | str"]):
     """The data set of PyTorch's DataLoader whose items are whole batches.
 
     An item is a sentence where there is no result: the message of an exception would reach the parent with
@@ -472,7 +472,7 @@ class _Task(Dataset["Result | str"]):
     batches: _Batches
     board: Any  # shared memory: for each worker its batch and the sample it reads, (2 * workers,) int64
 
-    def __getitem__(self, number: int) -> Result | str:
+    def __getitem__(self, number: int) -> Decoded | str:
         worker = get_worker_info()
         assert worker is not None
         row = _rows(self.board)[worker.id]
@@ -624,7 +624,7 @@ class _Pool:
                 for left in Path("/dev/shm").glob(f"torch_{process.pid}_*"):
                     left.unlink(missing_ok=True)
 
-    def result(self, number: int) -> Result:
+    def result(self, number: int) -> Decoded:
         """Return batch `number`, which must be the next one of `numbers`."""
         self.awaited, result = number, None
         while result is None:

@@ -291,7 +291,7 @@ class FewShotScore:
     deviation: float | None
     """Standard deviation of a single draw (divided by S - 1); None of one seed."""
     interval: tuple[float, float] | None
-    """95% interval of the mean over draws, by Student's t; None of one seed. It does not cover the chance in
+    """95 % interval of the mean over draws, by Student's t; None of one seed. It does not cover the chance in
     the choice of test images."""
     class_accuracy: tuple[float | None, ...]
     """Accuracy on each class's test images, mean over seeds; None of a class without test images."""
@@ -367,7 +367,7 @@ def measure(
 
 
 def _spread(values: Sequence[float]) -> tuple[float | None, tuple[float, float] | None]:
-    """Compute standard deviation and 95% interval of the mean, within 0 to 1; none of a single value."""
+    """Compute standard deviation and 95 % interval of the mean, within 0 to 1; none of a single value."""
     if (count := len(values)) < 2:
         return None, None
     from scipy.special import stdtrit  # half a second to import, which only several seeds need

@@ -194,7 +194,9 @@ class ArmRow:
     name: str
     label: str
     line: str
+    """The line of the figure that it is a point of."""
     x: float
+    """Its place on the axis."""
     steps: int
     flops: int | None
     """FLOPs of a forward pass for one image; None where a start decides the model."""
@@ -205,7 +207,8 @@ class ArmRow:
     interval: tuple[float, float] | None
     """95 %, over seeds and test images."""
     validation: float | None
-    """Mean score of the validation images; -1 where there are none."""
+    """Mean score of the validation images; -1 where there are none; None of an arm that learns without
+    labels."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -709,7 +712,7 @@ def _draw(
         parts.append(Section(name, photos))
         numbers.append({"start": name, "pictures": shown})
     if any(part.blocks for part in parts):
-        answer.insert(0, "The pictures below are of this model; compare them with the paper's by eye.")
+        answer.insert(0, "Compare the pictures below with the paper's by eye.")
     return replace(result, answer=tuple(answer), own=tuple(parts), collected=numbers)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from vitkit.errors import VitkitError
 from vitkit.jobs import recipes
 from vitkit.jobs.options import MachineOptions, Recipe, StrPath, StudyOptions, Vary
-from vitkit.jobs.study import study as engine
+from vitkit.jobs.study import study as studies
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Section, Table
 from vitkit.runs.config import Architecture, Run, option_value, require_data, with_options
@@ -27,9 +27,9 @@ from vitkit.text import join_names, without_places
 KIND = "ablation"
 ENDING = "-ablation"
 MULTIPLES = (1 / 3, 1.0, 3.0)
-"""The rates that an arm tries, over its own. A recipe's rate suits its base: the best rate of another arm may
-be higher or lower. They reach less far down than the rates of `--sweep` (0.1 to 3 times), because a recipe's
-rate is near the best one of its base, and there are many arms."""
+"""The rates that an arm tries, as multiples of its own. A recipe's rate suits its base: the best rate of
+another arm may be higher or lower. They reach less far down than the rates of `--sweep` (0.1 to 3 times),
+because a recipe's rate is near the best one of its base, and there are many arms."""
 NOT_VARIED = {
     "data": "arms are compared on the same test images",
     "task": "arms are compared by the same measure",
@@ -56,7 +56,7 @@ Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True, repr=False)
-class Ablation(engine.StudyResult):
+class Ablation(studies.StudyResult):
     """The result of an ablation."""
 
     base: str
@@ -65,7 +65,7 @@ class Ablation(engine.StudyResult):
     """A sentence about the choice of each arm's learning rate."""
     vary: Mapping[str, tuple[str, ...]]
     """The values of each varied option, the base's first."""
-    comparison: engine.Comparison
+    comparison: studies.Comparison
     data: str
     """The name of the data set."""
 
@@ -75,7 +75,7 @@ class Ablation(engine.StudyResult):
 
     def headline(self) -> Sequence[str]:
         """Compare each arm with the base."""
-        return engine.conclusions(self.comparison)
+        return studies.conclusions(self.comparison)
 
     def sections(self) -> Sequence[Section]:
         """Return the arms, the means of a grid of two options, and how to read them."""
@@ -87,7 +87,7 @@ class Ablation(engine.StudyResult):
             headings = (first, *(f"{second} {value}" for value in columns))
             table = Table(headings, tuple((row, *itertools.islice(means, len(columns))) for row in rows))
             cells = [Section(f"Mean {comparison.score} by value", (table,), page_only=True)]
-        arms = (engine.arm_table(comparison), self.base, self.rates, engine.difference_plot(comparison))
+        arms = (studies.arm_table(comparison), self.base, self.rates, studies.difference_plot(comparison))
         return Section("Arms", arms), *cells, Section("How to read it", EXPLAINED, page_only=True)
 
 
@@ -103,7 +103,7 @@ def ablate(
     plan: bool = False,
     command: str = "vitkit.ablate(...)",
     **machine: Unpack[MachineOptions],
-) -> Ablation | engine.StudyPlan:
+) -> Ablation | studies.StudyPlan:
     """Change a recipe's options one at a time, and see what each is worth: vitkit ablate digits --vary
     position=learned,none.
 
@@ -141,11 +141,11 @@ def ablate(
     Unstable: its parameters and what it returns may change in any release.
     """
     options = StudyOptions(command=command, **machine)
-    levels, arms = make_arms(recipe, vary, grid, seeds, fixed_rate, rates)
+    varied, arms = make_arms(recipe, vary, grid, seeds, fixed_rate, rates)
     base = arms[0].run
     opened = Opened(base, list_images(base))
-    described = {"vary": {name: list(shown) for name, shown in levels.items()}, "grid": grid}
-    study = engine.new_study(KIND, command, described, arms)
+    described = {"vary": {name: list(shown) for name, shown in varied.items()}, "grid": grid}
+    study = studies.new_study(KIND, command, described, arms)
 
     if plan:
         return _plan(study.arms, options, opened)
@@ -154,13 +154,13 @@ def ablate(
     if not next(folders_for(study.owner, given, numbered))[1]:  # it has not begun
         options.listener.note(_plan(study.arms, options, opened).summary())
     with study.claim(given, numbered) as folder:
-        completed = engine.complete_arms(study.arms, folder, options)
+        completed = studies.complete_arms(study.arms, folder, options)
         with options.listener.progress("comparing the arms"):
-            tested = engine.read_scores(folder, study.arms, completed)
+            tested = studies.read_scores(folder, study.arms, completed)
             seeds_made = [member.seed for member in completed[0].members]
-            comparison = engine.compare_scored(tested, study.arms, completed, seeds_made)
+            comparison = studies.compare_scored(tested, study.arms, completed, seeds_made)
         best = max((comparison.base, *comparison.arms), key=lambda arm: arm.mean or 0.0)
-        own = ", ".join(f"{name} {values[0]}" for name, values in levels.items())
+        own = ", ".join(f"{name} {values[0]}" for name, values in varied.items())
         # The page may be given away, so that it has no paths of this machine.
         model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
         origin = f"the recipe {base.recipe}" if base.recipe else "the given run"
@@ -168,16 +168,16 @@ def ablate(
             folder=folder,
             base=f"The base is {origin} ({model}) with {own}.",
             rates=explain_rates(arms[0]),
-            vary=levels,
+            vary=varied,
             comparison=comparison,
             data=opened.images.name,
             best=best.folder if best.scores else "",
         )
-        engine.publish(ablation, [arm.folder for arm in study.arms], options)
+        studies.publish(ablation, [arm.folder for arm in study.arms], options)
     return ablation
 
 
-def _plan(arms: Sequence[engine.Arm], options: StudyOptions, opened: Opened) -> engine.StudyPlan:
+def _plan(arms: Sequence[studies.Arm], options: StudyOptions, opened: Opened) -> studies.StudyPlan:
     """Refuse arms that cannot be trained or compared, before a folder is made; time the others."""
     splits = arms[0].run.splits
     if arms[0].series.sweeps:  # after the sweep, the images that it holds out are training images
@@ -188,13 +188,13 @@ def _plan(arms: Sequence[engine.Arm], options: StudyOptions, opened: Opened) -> 
         raise VitkitError(
             "Arms are compared on test images, and there are none: give --splits.test-fraction."
         )
-    said = engine.describe_detectable(arms[0].series.runs, len(images[split]), split)
-    return engine.plan_arms(arms, options, opened, said)
+    said = studies.describe_detectable(arms[0].series.runs, len(images[split]), split)
+    return studies.plan_arms(arms, options, opened, said)
 
 
 def make_arms(
     recipe: Recipe, vary: Vary, grid: bool, seeds: int, fixed_rate: bool, rates: Sequence[float] | None
-) -> tuple[dict[str, tuple[str, ...]], list[engine.Arm]]:
+) -> tuple[dict[str, tuple[str, ...]], list[studies.Arm]]:
     """Make the arms of an ablation: the base first, then its variants, each once; the arguments are its own.
 
     Returns:
@@ -209,7 +209,6 @@ def make_arms(
             "Which option is to be varied? Give an option of training and its values: --vary "
             "position=learned,none."
         )
-    engine.read_rates(rates, ())  # for its error
     if rates is not None and fixed_rate:
         raise VitkitError("fixed_rate tries no rates, and rates names some: give one of the two.")
     base = recipe if isinstance(recipe, Run) else recipes.recipe(recipe)
@@ -224,9 +223,9 @@ def make_arms(
             "minutes gives each arm as many steps as the clock allows, and all arms need the same number: "
             "give --steps or --epochs."
         )
-    levels: dict[str, list[Settings]] = {}
+    varied: dict[str, list[Settings]] = {}
     for name, values in read_vary(vary).items():
-        levels[name] = [{}]  # the base's own
+        varied[name] = [{}]  # the base's own
         for settings in values:
             for option in settings:
                 why = NOT_VARIED.get("data" if option.startswith("splits.") else option)
@@ -244,15 +243,15 @@ def make_arms(
                     "--fixed-rate."
                 )
             run = with_options(base, settings)
-            if not any(_is_same(run, with_options(base, other)) for other in levels[name]):
-                levels[name].append(settings)
-        if len(levels[name]) == 1:
+            if not any(_is_same(run, with_options(base, other)) for other in varied[name]):
+                varied[name].append(settings)
+        if len(varied[name]) == 1:
             own = _shown(_value(base, name))
             raise VitkitError(f"{name} has the value {own} in the base already: give others to compare with.")
-    arms: list[engine.Arm] = []
-    combinations: list[Settings] = [{}, *(each for values in levels.values() for each in values[1:])]
+    arms: list[studies.Arm] = []
+    combinations: list[Settings] = [{}, *(each for values in varied.values() for each in values[1:])]
     if grid:
-        combinations = list(map(_joined, itertools.product(*levels.values())))
+        combinations = list(map(_joined, itertools.product(*varied.values())))
     for settings in combinations:
         run = with_options(base, settings)
         if any(_is_same(run, arm.run) for arm in arms):
@@ -261,9 +260,9 @@ def make_arms(
         # An arm that sets a rate tries rates around it, and not the recipe's.
         is_own = run.optimizer.learning_rate != base.optimizer.learning_rate
         default_rates = recipes.sweep_rates(replace(run, recipe="") if is_own else run, MULTIPLES)
-        series = engine.arm_series(seeds, () if fixed_rate else engine.read_rates(rates, default_rates))
-        arms.append(engine.Arm(_folder(label, arms), label, run, series))
-    return {name: tuple(_level(base, name, each) for each in levels[name]) for name in levels}, arms
+        series = studies.arm_series(seeds, () if fixed_rate else studies.read_rates(rates, default_rates))
+        arms.append(studies.Arm(_folder(label, arms), label, run, series))
+    return {name: tuple(_value_text(base, name, each) for each in varied[name]) for name in varied}, arms
 
 
 def read_vary(vary: Vary) -> dict[str, list[Settings]]:
@@ -340,7 +339,7 @@ def _value(run: Run, option: str) -> Any:
     return getattr(_model(run), option, None) if value is None else value
 
 
-def _level(base: Run, option: str, settings: Settings) -> str:
+def _value_text(base: Run, option: str, settings: Settings) -> str:
     """Write a value of a varied option, with the settings that are joined to it."""
     run = with_options(base, settings)
     joined = [f"{name} {_shown(_value(run, name))}" for name in settings if name != option]
@@ -356,7 +355,7 @@ def _shown(value: Any) -> str:
     return "x".join(map(_shown, value)) if isinstance(value, tuple) else str(value)
 
 
-def _folder(label: str, arms: Sequence[engine.Arm]) -> str:
+def _folder(label: str, arms: Sequence[studies.Arm]) -> str:
     """Make the name of an arm's folder: safe for any file system, and different from every other arm's."""
     name = re.sub(r"[^A-Za-z0-9._]+", "-", label.removeprefix("the ")).strip("-.")[:LONGEST_NAME]
     # Some file systems do not distinguish upper and lower case.
@@ -365,7 +364,7 @@ def _folder(label: str, arms: Sequence[engine.Arm]) -> str:
     return next(free for free in itertools.chain([name], others) if free.casefold() not in taken)
 
 
-def explain_rates(base: engine.Arm) -> str:
+def explain_rates(base: studies.Arm) -> str:
     """Describe how the learning rate of each arm is chosen, by the runs of the base."""
     listed = join_names([f"{rate:g}" for rate in base.series.sweep_rates])
     if not listed:

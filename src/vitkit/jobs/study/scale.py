@@ -33,7 +33,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.statistics import NORMAL_95, LawFit, Point, Prediction, fit_power_law, judge_held_out
 from vitkit.jobs import finetune, recipes
 from vitkit.jobs.options import Axis, MachineOptions, Recipe, StrPath, StudyOptions
-from vitkit.jobs.study import study as engine
+from vitkit.jobs.study import study as studies
 from vitkit.listener import Listener
 from vitkit.models import measure, zoo
 from vitkit.result import Plot, Section, Table
@@ -68,7 +68,7 @@ class Measured:
 
 
 @dataclass(frozen=True, repr=False)
-class Scale(engine.StudyResult):
+class Scale(studies.StudyResult):
     """A law of scale: its points, its prediction, and the error of the held-out point."""
 
     data: str
@@ -231,7 +231,7 @@ class Design:
             raise VitkitError(f"points is from {FEWEST_POINTS} to {MOST_POINTS}, found {self.points}.")
         if self.hold != "steps" and self.along != "data":
             raise VitkitError("hold epochs is for --along data: leave it out.")
-        engine.arm_series(self.seeds)  # for its error, before anything is measured
+        studies.arm_series(self.seeds)  # for its error, before anything is measured
         _ = self.budget_seconds  # and for its
 
     @property
@@ -263,7 +263,7 @@ def scale(
     plan: bool = False,
     command: str = "vitkit.scale(...)",
     **machine: Unpack[MachineOptions],
-) -> Scale | engine.StudyPlan:
+) -> Scale | studies.StudyPlan:
     """Say what three times more images, steps or size would buy, on your images: vitkit scale DATA.
 
     Points over a factor of 30 are trained and a power law is fitted to their test errors; a point three times
@@ -310,7 +310,7 @@ def scale(
     opened = _open_images(run, design, options)
     default = numbered_folders(opened.images.name, run.model, f"-scale-{along}")
     place = next(default) if out is None else Path(out)
-    begun = None if plan else engine.read_chosen(Design, place, KIND)
+    begun = None if plan else studies.read_chosen(Design, place, KIND)
     steps = run.training.total_steps(len(opened.images.splits["train"]))
     if begun is not None:  # it was measured and checked then
         steps = begun.steps or steps
@@ -321,18 +321,18 @@ def scale(
         listener.note(expected.summary())
     places, arms = _make_points(design, opened, steps)
     design = replace(design, steps=None if budget is None else steps)
-    study = engine.new_study(KIND, command, to_json(design), arms)
+    study = studies.new_study(KIND, command, to_json(design), arms)
     with study.claim(place) as folder:
         *fitted, last = study.arms
-        measured = list(map(_measure, places, fitted, engine.complete_arms(fitted, folder, options)))
+        measured = list(map(_measure, places, fitted, studies.complete_arms(fitted, folder, options)))
         point = Measured(last.label, last.folder, places[-1], None, 0)
         law = conclude(folder, last.run, design, [*measured, point])
         said = f"{law.shown(law.prediction.error)} ({law.interval(law.prediction)})"
         listener.note(f"The law predicts {said} for the held-out point, which is trained next.")
         # That it diverges is a result too: the law is then said not to hold.
-        (series,) = engine.complete_arms([last], folder, options, "the held-out point")
+        (series,) = studies.complete_arms([last], folder, options, "the held-out point")
         law = conclude(folder, last.run, design, [*measured, _measure(places[-1], last, series)])
-        engine.publish(law, [arm.folder for arm in study.arms], options)
+        studies.publish(law, [arm.folder for arm in study.arms], options)
     return law
 
 
@@ -416,7 +416,7 @@ def _open_images(run: Run, design: Design, options: StudyOptions) -> Opened:
     return Opened(run, data)
 
 
-def _plan(design: Design, options: StudyOptions, opened: Opened, steps: int) -> tuple[int, engine.StudyPlan]:
+def _plan(design: Design, options: StudyOptions, opened: Opened, steps: int) -> tuple[int, studies.StudyPlan]:
     """Choose the steps of the held-out point, by the budget if there is one, and time all points.
 
     Args:
@@ -434,13 +434,13 @@ def _plan(design: Design, options: StudyOptions, opened: Opened, steps: int) -> 
         if design.along == "steps":
             steps = math.ceil(FEWEST_STEPS * BEYOND * SPAN)
     _, arms = _make_points(design, opened, steps)
-    engine.check_arms(arms[-1:], options, opened)
+    studies.check_arms(arms[-1:], options, opened)
     # The largest first, by which all are timed whose models are alike.
-    paces = engine.measure_paces({arm.folder: arm.run for arm in reversed(arms)}, options, opened)
+    paces = studies.measure_paces({arm.folder: arm.run for arm in reversed(arms)}, options, opened)
 
     def cost(steps: int) -> float:
         _, arms = _make_points(design, opened, steps)
-        seconds = (engine.run_seconds(arm.run, paces[arm.folder], opened.images) for arm in arms)
+        seconds = (studies.run_seconds(arm.run, paces[arm.folder], opened.images) for arm in arms)
         return design.seeds * math.fsum(seconds)
 
     if budget is not None:
@@ -458,10 +458,10 @@ def _plan(design: Design, options: StudyOptions, opened: Opened, steps: int) -> 
         steps = fewest + bisect.bisect_right(range(fewest, most), budget, key=cost) - 1
         _, arms = _make_points(design, opened, steps)
     held_out = f"{arms[-1].label} are held out: predicted by the law of the others, then trained."
-    return steps, engine.plan_arms(arms, options, opened, held_out, paces=paces)
+    return steps, studies.plan_arms(arms, options, opened, held_out, paces=paces)
 
 
-def _make_points(design: Design, opened: Opened, steps: int) -> tuple[list[float], list[engine.Arm]]:
+def _make_points(design: Design, opened: Opened, steps: int) -> tuple[list[float], list[studies.Arm]]:
     """Make the x and the arm of each point, the held-out one last.
 
     Args:
@@ -509,8 +509,10 @@ def _make_points(design: Design, opened: Opened, steps: int) -> tuple[list[float
             f"Two of the {len(places)} points are the same: {few[design.along]} for points over a factor of "
             f"{SPAN * BEYOND:.0f}. Give more of these, or fewer --points."
         )
-    series, named = engine.arm_series(design.seeds), enumerate(points, 1)
-    return places, [engine.Arm(f"{design.along}-{n:02d}", label, run, series) for n, (_, label, run) in named]
+    series, named = studies.arm_series(design.seeds), enumerate(points, 1)
+    return places, [
+        studies.Arm(f"{design.along}-{n:02d}", label, run, series) for n, (_, label, run) in named
+    ]
 
 
 def _with_length(run: Run, steps: int, most: int, count: int) -> Run:
@@ -568,7 +570,7 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[zoo.ModelConfig,
     return architecture.build_config(run.model, num_classes, run.preprocessing), run
 
 
-def _measure(x: float, arm: engine.Arm, series: series_record.Series) -> Measured:
+def _measure(x: float, arm: studies.Arm, series: series_record.Series) -> Measured:
     """Read the test errors of a point.
 
     Raises:

@@ -412,8 +412,7 @@ def _changes(folder: Path, study: Study) -> list[str]:
 def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions, name: str = "") -> list[Series]:
     """Train every arm of a study until it has ended; an arm that has begun is continued.
 
-    A study goes on although an arm diverges with every rate or every seed: the listener is warned, and no
-    run after the sweep of that arm has finished.
+    An arm that diverges with every rate or every seed is warned of, and the others are trained.
 
     Args:
         arms: in the order in which they are trained.
@@ -498,7 +497,7 @@ class _ArmListener(Listener):
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
         for heading, lines in rows:
             if heading in ("run", "val", "chosen"):
-                what = "validation: " * (heading == "val")
+                what = "validation: " if heading == "val" else ""
                 super().note(f"{self.place}: {what}{_with_own_option(' '.join(lines))}")
 
     @contextmanager
@@ -704,14 +703,14 @@ def arm_table(comparison: Comparison) -> Table:
 def difference_plot(comparison: Comparison) -> Plot | None:
     """Draw the differences from the base with their intervals; None where there are none."""
     drawn = [(arm.label, arm.difference) for arm in comparison.arms if arm.difference is not None]
-    return plot_differences(
+    return draw_differences(
         [(label, difference.mean, difference.interval) for label, difference in drawn],
         f"{comparison.score} less that of {comparison.base.label}, in points",
         "The differences from the base with their 95 % intervals, as above.",
     )
 
 
-def plot_differences(
+def draw_differences(
     drawn: Sequence[tuple[str, float, tuple[float, float]]], axis: str, alt: str
 ) -> Plot | None:
     """Draw differences of fractions, each with its name and its interval; None where there are none."""

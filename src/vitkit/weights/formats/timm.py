@@ -101,11 +101,6 @@ def vit_rows(
     return table.named_rows(config, names, unbiased, [*special, *pooling])
 
 
-def _between_zeros(biases: list[Tensor]) -> Tensor:
-    """Join the biases of queries and values; timm's class Eva has none for the keys."""
-    return torch.cat([biases[0], torch.zeros_like(biases[0]), biases[1]])
-
-
 def bit_rows(config: ResNetConfig) -> list[table.Row]:
     """List every parameter of a BiT ResNet with its name in timm, where the head is a 1x1 convolution."""
     names = {"root": "stem.conv", "norm": "norm", "head": "head.fc"}
@@ -382,15 +377,14 @@ BIT_NAMES: dict[tuple[tuple[int, ...], int], str] = {
 }
 
 
-Parts = tuple[str, dict[str, Any], list[table.Row], tuple[str, str]]
+TimmModel = tuple[str, dict[str, Any], list[table.Row], tuple[str, str]]
 """The name that timm's `create_model` knows, its `model_args`, the tensors, and timm's names of the first
 convolution and of the classifier."""
 
 
-def _parts_of_a_vit(config: ViTConfig, tensors: dict[str, Tensor]) -> Parts:
+def _parts_of_a_vit(config: ViTConfig, tensors: dict[str, Tensor]) -> TimmModel:
     if config.norm_before_blocks:
-        # Then timm's projection of patches has no bias: it is moved into the positions, its only other place.
-        # Every patch gets the same sum.
+        # timm's projection of patches then has no bias: it is added to every patch's position.
         bias = tensors.pop("stem.projection.bias" if config.backbone else "stem.bias")
         embedding = tensors["positions.0.embedding"].clone()
         embedding[:, config.prefix_positions :] += bias
@@ -440,7 +434,7 @@ def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
     }
 
 
-def _parts_of_a_bit(config: ResNetConfig, tensors: dict[str, Tensor]) -> Parts:
+def _parts_of_a_bit(config: ResNetConfig, tensors: dict[str, Tensor]) -> TimmModel:
     factor, arguments = 1, _shared_arguments(config)
     if _is_named(config):
         factor = config.root_channels // 64
@@ -449,7 +443,9 @@ def _parts_of_a_bit(config: ResNetConfig, tensors: dict[str, Tensor]) -> Parts:
     return BIT_NAMES[config.layers, factor], arguments, bit_rows(config), ("stem.conv", "head.fc")
 
 
-def _write(parts_of: Callable[[Any, Any], Parts], model: ImageModel, path: Path, notes: list[str]) -> Path:
+def _write(
+    parts_of: Callable[[Any, Any], TimmModel], model: ImageModel, path: Path, notes: list[str]
+) -> Path:
     """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads.
 
     Args:
@@ -502,7 +498,7 @@ def _is_named(config: ResNetConfig) -> bool:
 
 
 def _has_clip_eps(config: ViTConfig) -> bool:
-    """Whether timm's name of CLIP's ViT says the epsilon; it says none of an RMSNorm."""
+    """Whether a name of timm's CLIP gives the epsilon, which it does for LayerNorm alone."""
     return config.norm == "layer" and config.norm_eps == CLIP_NORM_EPS
 
 
@@ -593,7 +589,7 @@ OTHERS = {
     "radio": "C-RADIO has eight tokens before the patches, positions that are cropped and no final norm, and "
     "is not read: load DINOv3 or SigLIP 2 of a fixed size, which are",
 }
-"""Words in the names of these that people ask for, and what to load in their place."""
+"""Words in the names of some of these, and what to load in their place."""
 READ_ARGUMENTS = {
     *ModelArguments.__dataclass_fields__,
     *("patch_size", "in_chans", "num_classes", "depth", "mlp_ratio", "class_token", "fc_norm", "reg_tokens"),
@@ -855,7 +851,8 @@ def _rows(source: Source, settings: Settings, config: ViTConfig) -> list[table.R
     elif settings.is_eva and "blocks.0.attn.q_bias" in source:  # keys have none
         for block in (f"blocks.{i}" for i in range(config.depth)):
             biases = (f"{block}.attn.q_bias", f"{block}.attn.v_bias")
-            special.append(table.Row(f"{block}.attention.qkv.bias", biases, _between_zeros))
+            name = f"{block}.attention.qkv.bias"
+            special.append(table.Row(name, biases, lambda b: torch.cat([b[0], torch.zeros_like(b[0]), b[1]])))
     elif not has_bias:
         unbiased.add(NAMES["blocks.attention.qkv"])
     return vit_rows(config, names, unbiased, special)
@@ -908,7 +905,7 @@ def _layers(source: Source, start: str) -> tuple[int, ...]:
 
 
 def _read_bit(source: Source, settings: Settings, hints: table.Hints) -> table.Translation:
-    is_bit = re.fullmatch(r"resnetv2_\d+x\d+_bit(m?.*)", settings.architecture)
+    is_bit = re.fullmatch(r"resnetv2_\d+x\d+_bit.*", settings.architecture)
     if settings.has_config and not is_bit:
         raise VitkitError(
             f"{source.path}: {settings.architecture} is no BiT: timm's ResNets that are read are "
