@@ -225,17 +225,7 @@ def test_distortions_come_after_everything_else_that_is_drawn() -> None:
     assert rng.random() == np.random.default_rng(5).random()
 
 
-CHANGED: dict[str, Any] = {
-    "crop_area": (0.1, 0.2),
-    "crop_aspect": (1.0, 1.1),
-    "flip": True,
-    "shift": 3,
-    "rotate": 20.0,
-    "jpeg_scaling": True,
-    "rand_augment": 2,
-    "rand_augment_magnitude": 2.0,
-    "random_erasing": 1.0,
-}
+CHANGED = Augmentation((0.1, 0.2), (1.0, 1.1), True, 3, 20.0, True, 2, 2.0, 1.0)
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Augmentation)])
@@ -250,7 +240,7 @@ def test_a_field_changes_the_view(name: str) -> None:
             drawn.append((view.draw(64, 80), view.pixels(noise_of(64, 80, 3)).tobytes()))
         return drawn
 
-    assert views(usual) == views(usual) != views(replace(usual, **{name: CHANGED[name]}))
+    assert views(usual) == views(usual) != views(replace(usual, **{name: getattr(CHANGED, name)}))
 
 
 def test_erasing_fills_one_box_with_noise() -> None:

@@ -1,7 +1,6 @@
 """The model against the authors' numbers, its dropout and precision, and fast paths against slow ones."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,19 +9,15 @@ import torch
 import torch.nn.functional as F
 
 from tests.fixture_files import load_fixture, write_npz
-from tests.helpers.random_models import TINY, model_with_random_head, same_bits
+from tests.helpers.random_models import TINY, model_with_random_head
 from tests.helpers.refusals import refused
 from vitkit import load_model
-from vitkit.data.config import Preprocessing
 from vitkit.models.build import build_model
 from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import BatchRows, autocast
 from vitkit.models.parts import Attention, AttentionPool, Block, ConvStem, Dropout, drop_path
 from vitkit.models.vit import ViT
-from vitkit.models.zoo import model_config, vit_config
-from vitkit.runs.config import Architecture, Run
-from vitkit.weights.create import create_model
-from vitkit.weights.loading import save_model
+from vitkit.models.zoo import vit_config
 
 
 @pytest.mark.parametrize(
@@ -308,23 +303,3 @@ def test_it_is_convolutions_norms_and_relus_then_a_projection(
 def test_an_image_does_not_depend_on_the_others_of_its_batch() -> None:
     stem, images = stem_of(SMALL).train(), torch.randn(4, 3, 16, 20)
     torch.testing.assert_close(stem(images)[:1], stem(images[:1]))
-
-
-def test_a_model_written_before_strides_were_chosen_is_read(tmp_path: Path) -> None:
-    model = create_model("ViT-32x2x2/4-conv", 5, 16)
-    folder = save_model(model, tmp_path / "model")
-    again = load_model(folder)
-    assert again.config == model.config and same_bits(again, model)
-    described = json.loads((folder / "model.json").read_text())
-    assert described["architecture"].pop("stem_strides") == []
-    (folder / "model.json").write_text(json.dumps(described))
-    assert load_model(folder).config == model.config
-
-
-def test_a_run_chooses_it_by_name_or_by_channels_and_strides(tmp_path: Path) -> None:
-    config = Architecture(stem_channels=(8, 16)).build_config("ViT-32x2x2/4", 5, Run().preprocessing)
-    assert config == dataclasses.replace(model_config("ViT-32x2x2/4", 5, 224), stem_channels=(8, 16))  # type: ignore[arg-type]
-    changes = Architecture(stem_channels=(8, 8, 16), stem_strides=(2, 1, 2))
-    config = changes.build_config("ViT-32x2x2/4", 5, Preprocessing(image_size=(16, 16)))
-    again = load_model(save_model(build_model(config), tmp_path / "model"))
-    assert again.config == config and again.config.stem_strides == (2, 1, 2)

@@ -118,18 +118,14 @@ WRONG_NAMES = [
     ("R51+ViT-B/16", "R26, R50"),
     ("BiT-R51x1", "Did you mean 'BiT-R5"),
     ("R1-1-1x0.5+ViT-64x2x2/8", "3 stages has a stride of 16, .* found 8x8"),
-    ("R1-1+ViT-64x2x2/0", "a stride of 8"),
     ("R1-0+ViT-64x2x2/8", "at least one unit"),
     ("R1-1x0.3+ViT-64x2x2/8", "0.5, 1, 1.5"),
-    ("BiT-R1-1x0", "Did you mean"),
     ("ViT-96x6x7/4", "cannot be divided among 7 heads"),
     # More or less than an architecture:
     ("vit-b/32", "Did you mean 'ViT-b/32' or 'ViT-B/32'"),
     ("vit_base_patch16_224.augreg_in21k", "called 'ViT-B/16'"),
-    ("google/vit-base-patch16-224-in21k", "called 'ViT-B/16'"),
     ("vit_tiny_patch16_clip_224", "reads its weights from hf:timm/vit_tiny_patch16_clip_224.TAG."),
     ("vit_small_patch14_dinov2.lvd142m", "from hf:timm/vit_small_patch14_dinov2.lvd142m."),
-    ("deit3_small_patch16_224", "from hf:timm/deit3_small_patch16_224.TAG."),
     ("vit_base_r50_s16_384", "called 'R50.ViT-B/16'"),
     ("VTI-B/16", "Did you mean 'ViT-B/16'"),
     ("resnet18", "vitkit models lists the names."),
@@ -154,7 +150,6 @@ def test_a_wrong_name_is_told_the_nearest(name: str, message: str) -> None:
         ("ViT-B_16", "ViT-B_16"),
         ("ViT-b/16", "ViT-b/16"),
         ("vit-b/32", "vit-b/32"),
-        ("vit_l_32", "ViT-L/32"),
     ],
 )
 def test_a_name_in_other_letters_or_of_another_library_is_taken(name: str, here: str) -> None:
@@ -172,10 +167,8 @@ def test_a_name_in_other_letters_or_of_another_library_is_taken(name: str, here:
         ("ViT-B/16", {"pool": "mean"}, "ViT-B/16-gap"),
         ("ViT-b/32", {"position": "none", "register_tokens": 2}, "ViT-b/32-nopos-reg2"),
         ("ViT-64x4x4/4", {"mlp_dim": 128}, "ViT-64x4x4x128/4"),
-        ("R50+ViT-B/16", {"pool": "mean"}, "R50+ViT-B/16-gap"),
         ("ViT-S/16", {"norm": "rms", "qk_norm": True}, "ViT-S/16-rms-qknorm"),
         ("ViT-5-S/16", {"pool": "mean", "depth": 6}, "ViT-5-384x6x6/16-gap"),
-        ("ViT-5-S/16", {"register_tokens": 9}, "ViT-5-S/16-reg9"),
         ("ViT-5-S/16", {"qk_norm": False}, ""),
         ("ViT-S/16", {"layer_scale": 0.1}, ""),  # the grammar has no word for it
         ("BiT-R50x1", {}, "BiT-R50x1"),
