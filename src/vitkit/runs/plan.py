@@ -412,6 +412,9 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
         f"{format_count(measure.parameters(config))} parameters, "
         f"{format_count(measure.forward_flops(config, head=True), 'FLOPs')} per image"
     ]
+    given = {key: value for key, value in to_json(run.architecture).items() if value is not None}
+    if given and start is None:  # the name has words for some alone
+        described.append(f"with {', '.join(f'{key} {value}' for key, value in given.items())}")
     if config.cut_off:
         described.append(f"! {config.cut_off}: cut off")
     threads = pluralize(torch.get_num_threads(), "thread")
