@@ -358,13 +358,14 @@ def _with_closed_form(run: Run, options: Mapping[str, Any]) -> Mapping[str, Any]
         VitkitError: an option of training is given with it.
     """
     paths = options_of(run)
-    given = {paths.get(name.replace("_", "-"), name): name for name in options}
+    given = [paths.get(name.replace("_", "-"), name) for name in options]
     is_other = "start.head" in given and run.start.head != "ridge"
     if is_other or run.optimizer.freeze != "backbone" or run.task != "classification":
         return options
     of_training = ("optimizer.", "augmentation.", "objective.")
-    idle = [name for path, name in given.items() if path in LENGTH or path.startswith(of_training)]
-    if idle := [f"--{name.replace('_', '-')}" for name in idle if not name.endswith("freeze")]:
+    idle = [path for path in given if path in LENGTH or path.startswith(of_training)]
+    names = {path: f"--{option}" for option, path in paths.items() if path != "optimizer.freeze"}
+    if idle := [names[path] for path in idle if path in names]:
         raise VitkitError(
             f"--freeze backbone solves the head in closed form, without steps: leave {join_names(idle)} out; "
             "or add --head new, which trains the head by gradient descent."
