@@ -133,8 +133,8 @@ def require_same_images(
         record = DataRecord(*facts, {}, fingerprint, images)
     if record.fingerprint != fingerprint:
         raise VitkitError(
-            f"The images in {data.spec} have changed since {folder} was started (files were added, removed "
-            "or moved). Bring them back, or start a new run with another --out."
+            f"The images in {data.spec} have changed since {folder} was started (files or labels were "
+            "added, removed or changed). Bring them back, or start a new run with another --out."
         )
     before = None if record.image_files is None else _recorded_states(folder, record)
     written = None
@@ -452,9 +452,9 @@ def open_model_data(model: Described, spec: str | None = None, rule: DecodeRule 
     data = learning.open_data(place, record.splits, rule, names)
     if record.fingerprint != data.fingerprint():
         raise VitkitError(
-            f"The images in {place} have changed since the model was trained: files were added, removed or "
-            "moved, so that it is unclear which are test images. Bring them back, or give other images with "
-            "--data."
+            f"The images in {place} have changed since the model was trained: files or labels were added, "
+            "removed or changed, so that it is unclear which are test images. Bring them back, or give other "
+            "images with --data."
         )
     return data
 

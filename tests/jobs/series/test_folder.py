@@ -150,7 +150,7 @@ def test_images_that_change_meanwhile_end_it(
 
     monkeypatch.setattr(job, "train_run", train_and_add)
     run = replace(SMALL, data=str(data))
-    refused("files were added, removed or moved", train_series, run, tmp_path / "series", FOLDS)
+    refused("files or labels were added, removed or changed", train_series, run, tmp_path / "series", FOLDS)
     assert pretended.trained == ["fold-0"]
 
 
