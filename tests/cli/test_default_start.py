@@ -44,13 +44,11 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     elsewhere = Path(saved("ViT-16x1x1/4", 3, tmp_path / "elsewhere", size=8))
     addresses: list[str] = []
 
-    def fetch(address: str | Path, *_: Any) -> Fetched:
-        if str(address).startswith("hf:"):
-            addresses.append(str(address))
-            return Fetched(elsewhere, {"source": str(address)})
-        return Fetched(Path(address))
+    def fetch(address: str, _: Any) -> Fetched:
+        addresses.append(address)
+        return Fetched(elsewhere, {"source": address})
 
-    monkeypatch.setattr(download, "fetch", fetch)
+    monkeypatch.setattr(download, "from_hub", fetch)
     return addresses
 
 
