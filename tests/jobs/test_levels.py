@@ -56,7 +56,7 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(squares: Path) -> Path:
     """A finished run on the squares, with the levels of their folders."""
-    out = squares.parent / "squares-run"
+    out = squares.with_name(f"{squares.name}-run")
     options = ["--splits.val-fraction", "0", "--learning-rate", "0.01", "--epochs", "15", "--levels"]
     assert run(["train", "--data", str(squares), "--out", str(out), *TINY, *options, "--quiet"]) == 0
     return out
