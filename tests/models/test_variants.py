@@ -211,7 +211,6 @@ def test_a_resized_table_of_offsets_keeps_centre_and_ends(tokens: int, new: int)
 IMPOSSIBLE = [
     ({"position": "relative", "position_at": "every_layer"}, "not added to tokens"),
     ({"attention": "axial"}, "no class or register token"),
-    ({"attention": "axial", "pool": "mean", "register_tokens": 1}, "no class or register token"),
     ({"attention": "axial", "pool": "mean", "position": "relative"}, "no relative position"),
     ({"position": "sincos_2d", "width": 18}, "divisible by 4"),
     ({"register_tokens": -1}, "register_tokens is from 0"),
@@ -226,7 +225,6 @@ IMPOSSIBLE = [
     ({"pool_heads": 3}, "pool_heads are of attention pooling"),
     ({"pool": "map", "pool_heads": 5}, "share its width of 24 equally"),
     ({"position": "relative_bias", "rotary": EVA02_ROTARY}, "rotary or 'relative_bias' positions"),
-    ({"position": "relative_bias", "position_at": "every_layer"}, "are not added to tokens"),
     ({"stem_channels": (12, 16)}, "multiples of 8"),
     ({"stem_channels": (16,)}, "2 convolutions of stride 2"),
     ({"stem_channels": (16, 32), "stem_strides": (2,)}, "a 1 or a 2 for each of the 2 stem_channels"),

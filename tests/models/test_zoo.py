@@ -116,7 +116,6 @@ WRONG_NAMES = [
     ("ViT-96x6/4", "96x6x3"),
     ("R50+ViT-B/8", "total stride of 16 or 32"),
     ("R51+ViT-B/16", "R26, R50"),
-    ("BiT-R51x1", "Did you mean 'BiT-R5"),
     ("R1-1-1x0.5+ViT-64x2x2/8", "3 stages has a stride of 16, .* found 8x8"),
     ("R1-0+ViT-64x2x2/8", "at least one unit"),
     ("R1-1x0.3+ViT-64x2x2/8", "0.5, 1, 1.5"),
@@ -126,8 +125,6 @@ WRONG_NAMES = [
     ("vit_base_patch16_224.augreg_in21k", "called 'ViT-B/16'"),
     ("vit_tiny_patch16_clip_224", "reads its weights from hf:timm/vit_tiny_patch16_clip_224.TAG."),
     ("vit_small_patch14_dinov2.lvd142m", "from hf:timm/vit_small_patch14_dinov2.lvd142m."),
-    ("vit_base_r50_s16_384", "called 'R50.ViT-B/16'"),
-    ("VTI-B/16", "Did you mean 'ViT-B/16'"),
     ("resnet18", "vitkit models lists the names."),
 ]
 
