@@ -16,7 +16,7 @@ from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.config import to_json
 from vitkit.jobs import train_run as training
-from vitkit.kernels.block import compiled_block, onednn_is_faster
+from vitkit.kernels.block import compiled_block, compiled_gelu, onednn_is_faster
 from vitkit.models.config import PLAIN, Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.runs import machine as computing
@@ -41,6 +41,7 @@ pytestmark = pytest.mark.usefixtures("without_report")
 def _a_machine_with_bfloat16() -> Iterator[None]:
     # Another test of this process may have looked for kernels before they were compiled.
     compiled_block.cache_clear()
+    compiled_gelu.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(computing, "device_features", lambda device: frozenset({"avx512_bf16"}))
         yield
