@@ -250,8 +250,9 @@ class TrainingConfig(Valid):
     processor computes as without it."""
     cuda_graphs: bool = False
     """On a GPU, record the passes of a training step through the model once and replay them: a small model,
-    whose kernels end sooner than Python can launch them, trains faster by it. A processor computes as without
-    it."""
+    whose kernels end sooner than Python can launch them, trains faster by it. For models that learn labels,
+    without dropout or stochastic depth, a whole batch at a time in one process. A processor computes as
+    without it."""
     log_every: AtLeastOne = 10
     """Steps between lines of the metrics log."""
     evaluate_every: AtLeastOne | None = None

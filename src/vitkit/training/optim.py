@@ -244,7 +244,7 @@ class Muon(Optimizer):
         super().__init__([*hidden, *others], {"lr": 0.0, "weight_decay": 0.0})
         # The two use the groups and the state of this optimiser, not copies, so that rates are set and states
         # loaded in one place. The momentum is 0.95, as in the release.
-        self.muon = torch.optim.Muon(hidden, lr=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+        self.muon: Any = torch.optim.Muon(hidden, lr=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw")
         self.adamw = AdamW(others, betas)
         self.muon.state = self.adamw.state = self.state
         self._step_supports_amp_scaling = True  # as `SGD`
@@ -259,7 +259,7 @@ class Muon(Optimizer):
             changed = [p for group in self.muon.param_groups for p in group["params"] if p.grad is not None]
             changed += [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)) for p in changed]
             before = [tensor.clone() for tensor in changed]
-        self.muon.step()  # type: ignore[no-untyped-call]
+        self.muon.step()
         for tensor, old in zip(changed, before, strict=True):
             tensor.copy_(torch.where(cast("Tensor", skipped) > 0, old, tensor))
         self.adamw.step()

@@ -521,7 +521,8 @@ def find_format(format: Format) -> CheckpointFormat:
     """
     if format not in MODULES:
         raise VitkitError(f"No format is named '{format}'. {nearest(str(format), list(MODULES))}")
-    return import_module(f"{FORMATS}.{MODULES[format]}").CHECKPOINT_FORMAT  # type: ignore[no-any-return]
+    chosen: CheckpointFormat = import_module(f"{FORMATS}.{MODULES[format]}").CHECKPOINT_FORMAT
+    return chosen
 
 
 def named_prefix(source: Source) -> str:

@@ -1,6 +1,6 @@
 """Find images that a data set has several times: copies of a file, or the same pixels in another file.
 
-Where the files are small together and at most 10,000, every image is decoded once and its pixels are hashed.
+Every image is decoded once and its pixels are hashed, where the files are small together and at most 10,000.
 Elsewhere decoding would take longer than people wait for a list of images: files are compared by their bytes,
 and only those that agree with another one in size and in their last bytes are read whole.
 """
